@@ -1,0 +1,1 @@
+"""Live execution: the schedulers of `simulator.engine` drive real models here."""

@@ -1,0 +1,1 @@
+"""Measuring, importing and fitting the profiles that drive the simulator's clock."""

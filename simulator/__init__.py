@@ -1,0 +1,1 @@
+"""ServeTwin's simulator: workloads, schedulers and a calibrated clock."""

@@ -1,0 +1,241 @@
+"""Paged KV accounting: which request holds which block, and which prefixes can be shared.
+
+Source: PagedAttention (arXiv:2309.06180, section 4) and vLLM V1's block pool as set out in the policy
+notes: blocks are freed tail first into a queue and taken from its front; a full block keeps its content
+key until it is taken again, so a later prompt with the same prefix can revive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from simulator.engine.request import Content, Request
+
+PRIVATE_BLOCKS = 1 << 24  # more blocks than one request can hold: keeps private keys of requests apart
+
+
+class KVCache:
+    """A fixed pool of KV blocks of ``block_size`` tokens.
+
+    The free queue is a list read from ``_head``. A revived block leaves the middle of it lazily: its
+    oldest entry is marked stale and skipped when it reaches the front. Block states are implicit in
+    the common case, where no block in the pool carries a key: then taking and releasing are two slices.
+
+    ``changes`` counts the events after which a request that did not fit may fit.
+    """
+
+    __slots__ = (
+        "_head",
+        "_holders",
+        "_index",
+        "_keys",
+        "_queue",
+        "_stale",
+        "_twins",
+        "block_size",
+        "blocks",
+        "changes",
+        "free_blocks",
+        "prefix_caching",
+    )
+
+    def __init__(self, blocks: int, block_size: int, *, prefix_caching: bool = False) -> None:
+        self.blocks = blocks
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.free_blocks = blocks
+        self.changes = 0
+        self._queue = list(range(blocks))
+        self._head = 0
+        self._stale: dict[int, int] = {}  # block -> its oldest queue entries that no longer count
+        self._keys: dict[int, int] = {}  # keyed block -> content key
+        self._index: dict[int, int] = {}  # content key -> the block a lookup returns
+        self._twins: dict[int, list[int]] = {}  # content key -> further blocks with the same content
+        self._holders: dict[int, int] = {}  # keyed block in use -> requests holding it
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-tokens // self.block_size)
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks held by at least one request."""
+        return self.blocks - self.free_blocks
+
+    def take(self, count: int) -> list[int]:
+        """The next free blocks, which lose their content. The caller has checked ``free_blocks``."""
+        if self._stale:
+            taken = self._take_skipping_stale(count)
+        else:
+            head = self._head
+            self._head = head + count
+            taken = self._queue[head : head + count]
+            if head > 65_536 and head > len(self._queue) // 2:
+                del self._queue[: self._head]
+                self._head = 0
+        self.free_blocks -= count
+        if self._keys:
+            for block in taken:
+                if block in self._keys:
+                    self._forget(block)
+        return taken
+
+    def grow(self, requests: Collection[Request]) -> None:
+        """Give each request one more block, once for each time that it is named."""
+        for request, block in zip(requests, self.take(len(requests)), strict=True):
+            request.blocks.append(block)
+
+    def release(self, request: Request) -> None:
+        """Free a request's blocks, tail first, and forget that it held them."""
+        blocks = request.blocks
+        if not blocks:
+            return
+        self.changes += 1
+        if self._holders:
+            blocks = self._drop_shared(blocks)
+        blocks.reverse()
+        self._queue += blocks
+        self.free_blocks += len(blocks)
+        request.blocks = []
+        request.published_blocks = 0
+
+    def lookup(self, request: Request) -> list[int]:
+        """The longest run of cached blocks at the start of a request; one token is left to compute."""
+        if not self._index or (request.content is None and not request.preemptions):
+            return []
+        wanted = self._content_keys(request, 0, (request.total_tokens - 1) // self.block_size)
+        found: list[int] = []
+        for key in wanted:
+            block = self._index.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of these cached blocks nobody holds: reviving them uses up free blocks."""
+        holders = self._holders
+        return sum(block not in holders for block in blocks)
+
+    def share(self, request: Request, blocks: Sequence[int]) -> None:
+        """Give cached blocks to a request, taking idle ones out of the free queue."""
+        holders, stale = self._holders, self._stale
+        for block in blocks:
+            held = holders.get(block, 0)
+            if not held:
+                stale[block] = stale.get(block, 0) + 1
+                self.free_blocks -= 1
+            holders[block] = held + 1
+        request.blocks = list(blocks)
+        request.published_blocks = len(blocks)
+
+    def publish(self, request: Request, tokens: int) -> None:
+        """Make a request's first ``tokens`` tokens, computed or about to be, available to others."""
+        full, start = tokens // self.block_size, request.published_blocks
+        if full <= start:
+            return
+        blocks = request.blocks[start:full]
+        keys = self._content_keys(request, start, full)
+        request.published_blocks = full
+        self.changes += 1
+        if self._index.keys().isdisjoint(keys):
+            self._index.update(zip(keys, blocks, strict=True))
+        else:
+            for key, block in zip(keys, blocks, strict=True):
+                if self._index.setdefault(key, block) != block:
+                    self._twins.setdefault(key, []).append(block)
+        self._keys.update(zip(blocks, keys, strict=True))
+        self._holders.update(dict.fromkeys(blocks, 1))
+
+    def _content_keys(self, request: Request, start: int, stop: int) -> list[int]:
+        """Content keys of full blocks ``[start, stop)``: non-negative where prompts can share them."""
+        content, size = request.content, self.block_size
+        named = 0 if content is None else min(stop, request.prompt_tokens // size)
+        keys = [] if content is None else _named_keys(content, start, named, size)
+        first = -1 - request.id * PRIVATE_BLOCKS
+        keys.extend(range(first - max(start, named), first - stop, -1))
+        return keys
+
+    def _take_skipping_stale(self, count: int) -> list[int]:
+        queue, stale, head = self._queue, self._stale, self._head
+        taken: list[int] = []
+        while len(taken) < count:
+            block = queue[head]
+            head += 1
+            if block in stale:
+                if stale[block] == 1:
+                    del stale[block]
+                else:
+                    stale[block] -= 1
+            else:
+                taken.append(block)
+        self._head = head
+        return taken
+
+    def _drop_shared(self, blocks: list[int]) -> list[int]:
+        """Release one hold on each keyed block; the blocks that nobody holds any more."""
+        holders, freed = self._holders, []
+        for block in blocks:
+            held = holders.get(block, 1)
+            if held > 1:
+                holders[block] = held - 1
+                continue
+            holders.pop(block, None)
+            freed.append(block)
+        return freed
+
+    def _forget(self, block: int) -> None:
+        key = self._keys.pop(block)
+        twins = self._twins.get(key)
+        if twins is None:
+            del self._index[key]
+            return
+        if self._index[key] == block:
+            self._index[key] = twins.pop(0)
+        else:
+            twins.remove(block)
+        if not twins:
+            del self._twins[key]
+
+    def check(self, requests: Iterable[Request]) -> None:
+        """Assert that every block is either free once or held, and every hold is counted. For tests."""
+        held: dict[int, int] = {}
+        for request in requests:
+            assert len(set(request.blocks)) == len(request.blocks), (
+                f"request {request.id} holds a block twice"
+            )
+            for block in request.blocks:
+                held[block] = held.get(block, 0) + 1
+        free = self._free_queue()
+        assert len(set(free)) == len(free) == self.free_blocks, "a block is free twice or the count is off"
+        assert held.keys().isdisjoint(free), "a block is both free and held"
+        assert len(held) + len(free) == self.blocks, "a block is lost"
+        for block, count in held.items():
+            expected = self._holders.get(block, 1)
+            assert count == expected, f"block {block} has {count} holders, {expected} counted"
+        for key, block in self._index.items():
+            assert self._keys[block] == key
+        assert all(block in held for block in self._holders)
+
+    def _free_queue(self) -> list[int]:
+        stale = dict(self._stale)
+        free = []
+        for block in self._queue[self._head :]:
+            if stale.get(block):
+                stale[block] -= 1
+            else:
+                free.append(block)
+        return free
+
+
+def _named_keys(content: Content, start: int, stop: int, block_size: int) -> list[int]:
+    """Keys of full blocks ``[start, stop)``, equal for two prompts exactly when they agree up to a block's end."""
+    ids, span = content.ids, content.tokens_per_id
+    if span % block_size:
+        stride = span + block_size
+        return [ids[((i + 1) * block_size - 1) // span] * stride + i % stride for i in range(start, stop)]
+    per_id = span // block_size
+    first = start // per_id
+    names = ids[first : -(-stop // per_id)]
+    keys = [key for name in names for key in range(name * per_id, (name + 1) * per_id)]
+    return keys[start - first * per_id : stop - first * per_id]

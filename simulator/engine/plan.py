@@ -1,0 +1,64 @@
+"""What one iteration of the model does: the only thing a scheduler and an executor exchange."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simulator.engine.decode_group import DecodeGroup
+from simulator.engine.request import Request
+
+
+class PrefillChunk(NamedTuple):
+    """Tokens ``[start, start + tokens)`` of a request, computed in this iteration.
+
+    ``completes``: the request's known tokens are all computed after it, so it yields a token.
+    """
+
+    request: Request
+    start: int
+    tokens: int
+    completes: bool
+
+
+class IterationShape(NamedTuple):
+    """All that an iteration's duration depends on: one vocabulary for simulation, timing and calibration."""
+
+    prefills: int  # prompt chunks
+    prefill_tokens: int  # positions computed for them, padding included
+    prefill_pairs: int  # query-key pairs: sum over chunks of tokens * start + tokens * (tokens + 1) / 2
+    decodes: int  # rows computed, finished rows of a padded batch included
+    context_tokens: int  # keys read by the decodes, each row's own new token included
+    padding_tokens: int = 0  # how many of the positions above are waste
+
+
+class Plan(NamedTuple):
+    """One iteration. ``decodes`` is a live view of the scheduler's group, never a copy.
+
+    ``horizon``: how many times this plan may run, unchanged, before the scheduler must be asked again,
+    provided that nobody stops, arrives or is cancelled. Blocks for the first run are already given.
+    """
+
+    prefills: tuple[PrefillChunk, ...]
+    decodes: DecodeGroup
+    preempted: tuple[Request, ...] = ()
+    stalled: tuple[Request, ...] = ()  # decoding requests that this iteration leaves out
+    horizon: int = 1
+    padded_to: int = 0  # every prompt row is padded to this many positions; 0: no padding
+
+    def shape(self) -> IterationShape:
+        """The shape of the plan's next run."""
+        group = self.decodes
+        decodes, context, padding = len(group.members), group.context_tokens, group.finished
+        prefills = self.prefills
+        if not prefills:
+            return IterationShape(0, 0, 0, decodes, context, padding)
+        if self.padded_to:
+            width, rows = self.padded_to, len(prefills)
+            useful = sum(chunk.tokens for chunk in prefills)
+            tokens, pairs = rows * width, rows * width * (width + 1) // 2
+            return IterationShape(rows, tokens, pairs, decodes, context, padding + tokens - useful)
+        tokens = pairs = 0
+        for _, start, count, _ in prefills:
+            tokens += count
+            pairs += count * start + count * (count + 1) // 2
+        return IterationShape(len(prefills), tokens, pairs, decodes, context, padding)

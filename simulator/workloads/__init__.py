@@ -1,0 +1,1 @@
+"""Where requests come from: arrival processes, length distributions and recorded traces."""

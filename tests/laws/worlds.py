@@ -1,0 +1,201 @@
+"""Random small worlds: an engine under pressure, requests that share prefixes, and a simple clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from simulator.cluster import Cluster, Fleet
+from simulator.cost_model import DecodeLine
+from simulator.engine.buddy import BuddyAllocator
+from simulator.engine.kv_cache import KVCache
+from simulator.engine.orca import Orca
+from simulator.engine.plan import IterationShape, Plan
+from simulator.engine.request import Content, Request
+from simulator.engine.scheduler import Scheduler
+from simulator.engine.single import Single
+from simulator.engine.static import Static
+from simulator.engine.vllm_v1 import VllmV1
+from simulator.errors import RequestTooLarge
+from simulator.routers import least_outstanding, round_robin
+from simulator.run_tables import RunTables
+from simulator.workloads.arrival import Arrival
+from simulator.workloads.workload import Workload
+
+POLICIES = ("single", "static", "orca", "vllm-v1")
+LONGEST = 96  # tokens of the longest request
+
+
+class ToyCost:
+    """A clock with all the terms of a real one, in a broken line over the context, and odd numbers throughout."""
+
+    KNEE = 157
+
+    def decode_line(self, decodes: int, context_tokens: int) -> DecodeLine:
+        base = 1000.7 + 13.3 * decodes
+        if context_tokens <= self.KNEE:
+            return DecodeLine(base, 3.1, self.KNEE)
+        return DecodeLine(base - 1.4 * self.KNEE, 4.5, 1 << 60)
+
+    def iteration_ns(self, shape: IterationShape) -> int:
+        line = self.decode_line(shape.decodes, shape.context_tokens)
+        decode = line.base_ns + line.slope_ns * shape.context_tokens
+        if not shape.prefills:
+            return max(1, int(decode))
+        return int(decode + 31.7 * shape.prefill_tokens + 1.3 * shape.prefill_pairs + 17.9 * shape.prefills)
+
+    def extrapolated(self, columns: dict[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
+        return np.zeros(len(columns["decodes"]), dtype=bool)
+
+
+@dataclass(frozen=True)
+class World:
+    """One random case; ``engine()`` makes a fresh scheduler each time."""
+
+    policy: str
+    knobs: dict[str, object]
+    blocks: int
+    block_size: int
+    arrivals: tuple[Arrival, ...]
+    replicas: int = 1
+    concurrency: int | None = None
+    balance: bool = False
+    engines: list[Scheduler] = field(default_factory=list, compare=False)
+
+    def engine(self) -> Scheduler:
+        knobs = dict(self.knobs)
+        caching = bool(knobs.pop("prefix_caching", False))
+        if self.policy == "orca":
+            return Orca(BuddyAllocator(self.blocks, self.block_size), max_model_len=LONGEST, **knobs)
+        kv = KVCache(self.blocks, self.block_size, prefix_caching=caching)
+        if self.policy == "vllm-v1":
+            return VllmV1(kv, max_model_len=LONGEST, **knobs)
+        kind = Single if self.policy == "single" else Static
+        return kind(kv, max_model_len=LONGEST, **knobs)
+
+    def workload(self) -> Workload:
+        return Workload(lambda: iter(self.arrivals), concurrency=self.concurrency, requests=len(self.arrivals))
+
+    def run(self, longest_leap: int = 256) -> RunTables:
+        """Simulate; the engines that did it are left in ``engines``."""
+        self.engines[:] = [self.engine() for _ in range(self.replicas)]
+        router = least_outstanding() if self.balance else round_robin()
+        fleet = Fleet(self.engines, ToyCost(), router, self.blocks)
+        return Cluster(fleet, self.workload(), longest_leap=longest_leap).run()
+
+
+class CountingModel:
+    """The plainest executor: it counts every token of every row in every iteration.
+
+    It reads who takes part from the plan alone, so it also checks what a plan promises.
+    """
+
+    def __init__(self) -> None:
+        self.left: dict[Request, int] = {}
+        self.tokens: dict[int, int] = {}  # tokens computed per request since it last lost its KV
+
+    def expect(self, request: Request, arrival: Arrival) -> None:
+        self.left[request] = arrival.output_tokens
+        self.tokens[request.id] = 0
+
+    def begin(self, plan: Plan) -> None:
+        for request in plan.preempted:
+            self.tokens[request.id] = 0
+        for request, start, tokens, _ in plan.prefills:
+            self.tokens[request.id] = start + tokens
+
+    def finish(self, plan: Plan) -> list[Request]:
+        yields = [chunk.request for chunk in plan.prefills if chunk.completes]
+        yields += [request for request in plan.decodes.members if request in self.left]
+        for request in yields:
+            self.left[request] -= 1
+        stopped = [request for request in yields if self.left[request] == 0]
+        for request in stopped:
+            del self.left[request]
+        return stopped
+
+
+def offer(engine: Scheduler, arrivals: Sequence[Arrival], model: CountingModel) -> list[Request]:
+    """Hand over every request at once; those that were not turned away."""
+    taken = []
+    for i, arrival in enumerate(arrivals):
+        request = Request(i, arrival.arrival_ns, arrival.prompt_tokens, arrival.output_limit, arrival.content)
+        request.priority = arrival.priority
+        try:
+            engine.add(request)
+        except RequestTooLarge:
+            continue
+        model.expect(request, arrival)
+        taken.append(request)
+    return taken
+
+
+def contents(draw: st.DrawFn, prompt: int) -> Content | None:
+    """A prompt that starts like others: one of three openings, then perhaps its own continuation."""
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        return None
+    span = 8
+    ids = -(-prompt // span)
+    shared = draw(st.integers(0, ids))
+    own = draw(st.integers(0, 3))
+    return Content(tuple(1000 * kind + i + (100 * own if i >= shared else 0) for i in range(ids)), span)
+
+
+@st.composite
+def arrival_lists(draw: st.DrawFn, most: int = 14) -> tuple[Arrival, ...]:
+    arrivals, now = [], 0
+    for _ in range(draw(st.integers(1, most))):
+        now += draw(st.sampled_from([0, 0, 1, 500, 1013, 2027, 20_000, 100_000]))
+        prompt = draw(st.integers(1, 60))
+        output = draw(st.integers(1, 30))
+        slack = draw(st.sampled_from([0, 0, 5]))
+        limit = min(output + slack, LONGEST - prompt)
+        arrivals.append(Arrival(now, prompt, min(output, limit), limit, contents(draw, prompt), draw(st.integers(0, 2))))
+    return tuple(arrivals)
+
+
+@st.composite
+def engine_knobs(draw: st.DrawFn, policy: str) -> dict[str, object]:
+    if policy == "single":
+        return {}
+    seats = draw(st.integers(1, 6))
+    if policy == "static":
+        longest = draw(st.sampled_from([None, LONGEST]))
+        return {"max_num_seqs": seats, "global_max_tokens": longest, "streaming": draw(st.booleans())}
+    if policy == "orca":
+        return {"max_num_seqs": seats, "reservation": draw(st.sampled_from(["max", "pow2", "oracle"]))}
+    chunked = draw(st.booleans())
+    return {
+        "max_num_seqs": seats,
+        "max_num_batched_tokens": draw(st.integers(seats, 40)) if chunked else LONGEST,
+        "chunked_prefill": chunked,
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 7])),
+        "priorities": draw(st.booleans()),
+        "full_isl_gate": draw(st.booleans()),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1])),
+        "prefix_caching": draw(st.booleans()),
+    }
+
+
+@st.composite
+def worlds(draw: st.DrawFn, policy: str | None = None, *, clusters: bool = False) -> World:
+    """A case tight enough that queues, evictions and rejections happen."""
+    policy = policy or draw(st.sampled_from(POLICIES))
+    block_size = draw(st.sampled_from([1, 2, 4, 8] if policy == "orca" else [1, 3, 4, 8]))
+    longest_blocks = -(-LONGEST // block_size)
+    blocks = draw(st.integers(longest_blocks // 2, 3 * longest_blocks))
+    return World(
+        policy,
+        draw(engine_knobs(policy)),
+        blocks,
+        block_size,
+        draw(arrival_lists()),
+        replicas=draw(st.integers(1, 3)) if clusters else 1,
+        concurrency=draw(st.sampled_from([None, None, 1, 4])) if clusters else None,
+        balance=draw(st.booleans()),
+    )
