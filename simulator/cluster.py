@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import simpy
 
+from simulator.alarm import OUTSIDE, Alarm
 from simulator.cost_model import CostModel
 from simulator.engine.request import Request
 from simulator.engine.scheduler import Scheduler
 from simulator.errors import RequestTooLarge
 from simulator.executor import SimulatedExecutor
 from simulator.recorder import REJECTED, IterationLog, RequestLog, tables
-from simulator.replica import LONGEST_LEAP, OUTSIDE, Replica
+from simulator.replica import LONGEST_LEAP, Replica
 from simulator.routers import Router
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
@@ -82,10 +83,7 @@ class Cluster:
 
     def _after(self, delay_ns: int, action: Callable[[simpy.Event], None]) -> None:
         """Let something happen from outside, before any iteration boundary at the same time."""
-        event = simpy.Event(self.env)
-        event._ok, event._value = True, None
-        event.callbacks = [action]
-        self.env.schedule(event, OUTSIDE, delay_ns)  # type: ignore[arg-type]
+        Alarm(self.env, delay_ns, OUTSIDE, action)
 
     def _await_next(self) -> None:
         self._next = next(self._source, None)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import simpy
 
+from simulator.alarm import Alarm
 from simulator.engine.plan import IterationShape, Plan
 from simulator.engine.request import Request
 from simulator.engine.scheduler import Scheduler
 from simulator.executor import SimulatedExecutor
 from simulator.recorder import IterationLog
 
-OUTSIDE = 0  # SimPy priority of all that comes from outside: before any iteration boundary at the same time
 LONGEST_LEAP = 256  # iterations looked ahead at once; bounds what an interruption throws away
 
 
@@ -22,7 +22,7 @@ class Replica:
 
     While one plan repeats, nothing happens until its last end; an arrival shortens the leap to the
     iteration under way, exactly where a server that looks at its queue once per iteration would see it.
-    Boundaries of replica ``i`` have SimPy priority ``i + 1``, which makes simultaneous events a fixed order.
+    Simultaneous boundaries come in order of replicas, see `Alarm`.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class Replica:
         self._longest_leap = longest_leap
         self._plan: Plan | None = None
         self._shape: IterationShape
-        self._start_ns = self._waiting = self._used_blocks = 0
+        self._start_ns = self._waiting = self._used_blocks = 0  # as the plan began
         self._ends: list[int] = []
-        self._boundary: simpy.Event | None = None
+        self._boundary: Alarm | None = None
+        self._rank = log.replica + 1
 
     def add(self, request: Request) -> None:
         """Take in a request now; `RequestTooLarge` passes through."""
@@ -66,10 +67,7 @@ class Replica:
 
     def _wake_at(self, time_ns: int) -> None:
         """Schedule the next boundary. An earlier one still in SimPy's heap is recognised and ignored."""
-        self._boundary = event = simpy.Event(self.env)
-        event._ok, event._value = True, None
-        event.callbacks = [self._on_boundary]
-        self.env.schedule(event, self.log.replica + 1, time_ns - self.env.now)  # type: ignore[arg-type]
+        self._boundary = Alarm(self.env, time_ns - self.env.now, self._rank, self._on_boundary)
 
     def _on_boundary(self, event: simpy.Event) -> None:
         if event is not self._boundary:

@@ -1,0 +1,25 @@
+"""SimPy events at a chosen time and rank, for a clock on which simultaneous events have a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import simpy
+
+OUTSIDE = 0  # rank of all that comes from outside; iteration boundaries of replica i have rank i + 1
+
+
+class Alarm(simpy.Event):
+    """Calls ``action(alarm)`` after ``delay_ns``. At equal times lower ranks come first, then older alarms.
+
+    SimPy's own `Timeout` offers no rank, and its order of creation would differ between leap and step.
+    """
+
+    def __init__(
+        self, env: simpy.Environment, delay_ns: int, rank: int, action: Callable[[simpy.Event], None]
+    ) -> None:
+        self.env = env
+        self.callbacks = [action]
+        self._value = None
+        self._ok = True
+        env.schedule(self, rank, delay_ns)  # type: ignore[arg-type]
