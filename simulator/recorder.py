@@ -110,7 +110,10 @@ class IterationLog:
         waiting: int,
         used_blocks: int,
     ) -> None:
-        """Iterations of one plan have ended; call before they are committed."""
+        """Iterations of one plan have ended; call before the last is committed.
+
+        ``waiting`` as the first began, ``used_blocks`` in the last.
+        """
         end_ns = ends[-1]
         preempted = plan.preempted
         self.rows.extend(
@@ -120,7 +123,7 @@ class IterationLog:
         if plan.prefills:
             self._stamp(plan, start_ns, end_ns)
         if preempted or self._away or plan.stalled:
-            self._follow_away(plan, start_ns, end_ns)
+            self._follow_away(plan, start_ns, ends)
 
     def _stamp(self, plan: Plan, start_ns: int, end_ns: int) -> None:
         for request, _, _, completes in plan.prefills:
@@ -129,8 +132,9 @@ class IterationLog:
             if completes and self.streams and request.first_token_ns < 0:
                 request.first_token_ns = end_ns
 
-    def _follow_away(self, plan: Plan, start_ns: int, end_ns: int) -> None:
-        away = self._away
+    def _follow_away(self, plan: Plan, start_ns: int, ends: Sequence[int]) -> None:
+        """Requests that come back do so in the first of these iterations."""
+        away, end_ns = self._away, ends[0]
         for request in (*plan.preempted, *plan.stalled):
             if request.generated_tokens:
                 away.setdefault(request, start_ns)
@@ -139,7 +143,7 @@ class IterationLog:
                 self._long_gaps.append(end_ns - away.pop(chunk.request))
         for request in [r for r in away if r in plan.decodes.members]:
             self._long_gaps.append(end_ns - away.pop(request))
-            self._resumed_at.append(len(self.ends) - 1)
+            self._resumed_at.append(len(self.ends) - len(ends))
 
     def columns(self) -> dict[str, NDArray[np.int64]]:
         """The iteration table in time order."""

@@ -44,7 +44,7 @@ class Replica:
         self._longest_leap = longest_leap
         self._plan: Plan | None = None
         self._shape: IterationShape
-        self._start_ns = self._waiting = self._used_blocks = 0  # as the plan began
+        self._start_ns = self._waiting = 0  # as the plan began
         self._ends: list[int] = []
         self._boundary: Alarm | None = None
         self._rank = log.replica + 1
@@ -83,16 +83,16 @@ class Replica:
             return
         self._start_ns = now = self.env.now
         self._shape = shape = plan.shape()
-        self._waiting, self._used_blocks = self.scheduler.waiting_requests, self.scheduler.used_blocks
+        self._waiting = self.scheduler.waiting_requests
         look_ahead = min(2 * len(self._ends) + 8, self._longest_leap)
         self._ends = self.executor.ends_ns(plan, shape, now, look_ahead)
         self._wake_at(self._ends[-1])
 
     def _end(self, plan: Plan) -> None:
         scheduler, ends = self.scheduler, self._ends
-        self.log.write(plan, self._shape, self._start_ns, ends, self._waiting, self._used_blocks)
         if len(ends) > 1:
             scheduler.repeat(plan, len(ends) - 1)
+        self.log.write(plan, self._shape, self._start_ns, ends, self._waiting, scheduler.used_blocks)
         self._answer(scheduler.commit(plan, self.executor.finish(plan)))
 
     def _answer(self, completed: Sequence[Request]) -> None:

@@ -31,9 +31,9 @@ class RunTables:
       ``prefill_pairs``: query-key pairs
     - ``decodes``: rows; ``context_tokens``: keys that they read in the first repeat
     - ``padding_tokens``: how many of the positions (prefill tokens + decode rows) are waste
-    - ``preempted``: requests evicted; ``waiting``: requests queued; ``kv_blocks_used``: in use at its start
+    - ``preempted``: requests evicted; ``waiting``: requests queued; ``kv_blocks_used``: in use in the last repeat
 
-    All columns but the times count one of the ``repeats``.
+    All columns but the times count one of the ``repeats``; ``waiting`` is as the first began.
 
     ``gap_ns``, ``gap_rows``: a time of ``gap_ns[i]`` between two tokens of a request was seen by
     ``gap_rows[i]`` tokens; the pooled inter-token latency is this weighted distribution.

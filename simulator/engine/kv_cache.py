@@ -18,15 +18,16 @@ class KVCache:
     """A fixed pool of KV blocks of ``block_size`` tokens.
 
     The free queue is a list read from ``_head``. A revived block leaves the middle of it lazily: its
-    oldest entry is marked stale and skipped when it reaches the front. Block states are implicit in
-    the common case, where no block in the pool carries a key: then taking and releasing are two slices.
+    oldest entry is marked stale and skipped when it reaches the front. A request's keyed blocks are its
+    first ``published_blocks``; only these are ever looked at one by one, all others move in slices.
 
     ``changes`` counts the events after which a request that did not fit may fit.
     """
 
     __slots__ = (
+        "_extra_holders",
         "_head",
-        "_holders",
+        "_idle",
         "_index",
         "_keys",
         "_queue",
@@ -51,7 +52,8 @@ class KVCache:
         self._keys: dict[int, int] = {}  # keyed block -> content key
         self._index: dict[int, int] = {}  # content key -> the block a lookup returns
         self._twins: dict[int, list[int]] = {}  # content key -> further blocks with the same content
-        self._holders: dict[int, int] = {}  # keyed block in use -> requests holding it
+        self._idle: set[int] = set()  # keyed blocks that nobody holds
+        self._extra_holders: dict[int, int] = {}  # keyed block -> requests holding it beyond the first
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -74,10 +76,9 @@ class KVCache:
                 del self._queue[: self._head]
                 self._head = 0
         self.free_blocks -= count
-        if self._keys:
-            for block in taken:
-                if block in self._keys:
-                    self._forget(block)
+        if self._idle:
+            for block in [block for block in taken if block in self._idle]:
+                self._forget(block)
         return taken
 
     def grow(self, requests: Collection[Request]) -> None:
@@ -91,8 +92,8 @@ class KVCache:
         if not blocks:
             return
         self.changes += 1
-        if self._holders:
-            blocks = self._drop_shared(blocks)
+        if request.published_blocks:
+            blocks = self._drop_keyed(blocks, request.published_blocks)
         blocks.reverse()
         self._queue += blocks
         self.free_blocks += len(blocks)
@@ -114,18 +115,19 @@ class KVCache:
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these cached blocks nobody holds: reviving them uses up free blocks."""
-        holders = self._holders
-        return sum(block not in holders for block in blocks)
+        idle = self._idle
+        return sum(block in idle for block in blocks)
 
     def share(self, request: Request, blocks: Sequence[int]) -> None:
         """Give cached blocks to a request, taking idle ones out of the free queue."""
-        holders, stale = self._holders, self._stale
+        idle, extra, stale = self._idle, self._extra_holders, self._stale
         for block in blocks:
-            held = holders.get(block, 0)
-            if not held:
+            if block in idle:
+                idle.discard(block)
                 stale[block] = stale.get(block, 0) + 1
                 self.free_blocks -= 1
-            holders[block] = held + 1
+            else:
+                extra[block] = extra.get(block, 0) + 1
         request.blocks = list(blocks)
         request.published_blocks = len(blocks)
 
@@ -145,7 +147,6 @@ class KVCache:
                 if self._index.setdefault(key, block) != block:
                     self._twins.setdefault(key, []).append(block)
         self._keys.update(zip(blocks, keys, strict=True))
-        self._holders.update(dict.fromkeys(blocks, 1))
 
     def _content_keys(self, request: Request, start: int, stop: int) -> list[int]:
         """Content keys of full blocks ``[start, stop)``: non-negative where prompts can share them."""
@@ -172,19 +173,32 @@ class KVCache:
         self._head = head
         return taken
 
-    def _drop_shared(self, blocks: list[int]) -> list[int]:
-        """Release one hold on each keyed block; the blocks that nobody holds any more."""
-        holders, freed = self._holders, []
-        for block in blocks:
-            held = holders.get(block, 1)
-            if held > 1:
-                holders[block] = held - 1
-                continue
-            holders.pop(block, None)
-            freed.append(block)
-        return freed
+    def _drop_keyed(self, blocks: list[int], keyed: int) -> list[int]:
+        """Release one hold on each of the first ``keyed`` blocks; the blocks that nobody holds any more.
+
+        Others hold the beginning of a prompt, if any of it; only twins can break that rule.
+        """
+        extra, shared = self._extra_holders, 0
+        while shared < keyed and blocks[shared] in extra:
+            self._drop_holder(blocks[shared])
+            shared += 1
+        alone = blocks[shared:keyed]
+        if not extra.keys().isdisjoint(alone):
+            for block in [block for block in alone if block in extra]:
+                self._drop_holder(block)
+                alone.remove(block)
+        self._idle.update(alone)
+        return alone + blocks[keyed:]
+
+    def _drop_holder(self, block: int) -> None:
+        held = self._extra_holders[block]
+        if held == 1:
+            del self._extra_holders[block]
+        else:
+            self._extra_holders[block] = held - 1
 
     def _forget(self, block: int) -> None:
+        self._idle.discard(block)
         key = self._keys.pop(block)
         twins = self._twins.get(key)
         if twins is None:
@@ -211,11 +225,12 @@ class KVCache:
         assert held.keys().isdisjoint(free), "a block is both free and held"
         assert len(held) + len(free) == self.blocks, "a block is lost"
         for block, count in held.items():
-            expected = self._holders.get(block, 1)
+            expected = 1 + self._extra_holders.get(block, 0)
             assert count == expected, f"block {block} has {count} holders, {expected} counted"
         for key, block in self._index.items():
-            assert self._keys[block] == key
-        assert all(block in held for block in self._holders)
+            assert self._keys[block] == key, f"the index and the keys disagree about block {block}"
+        keyed_free = [block for block in free if block in self._keys]
+        assert sorted(self._idle) == sorted(keyed_free), "the idle set is off"
 
     def _free_queue(self) -> list[int]:
         stale = dict(self._stale)

@@ -172,7 +172,7 @@ def engine_knobs(draw: st.DrawFn, policy: str) -> dict[str, object]:
     chunked = draw(st.booleans())
     return {
         "max_num_seqs": seats,
-        "max_num_batched_tokens": draw(st.integers(seats, 40)) if chunked else LONGEST,
+        "max_num_batched_tokens": draw(st.sampled_from([seats, seats + 1, 9, 14, 40])) if chunked else LONGEST,
         "chunked_prefill": chunked,
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 7])),
         "priorities": draw(st.booleans()),

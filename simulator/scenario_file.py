@@ -1,0 +1,138 @@
+"""Reads a scenario from YAML and options, and says all that is wrong with it at once, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from simulator.errors import ScenarioError, UserError
+from simulator.scenario import Scenario
+from simulator.scenario_lines import Flaw, KeyPath, Place, Source, Value, dotted, dump, parse, read_text
+from simulator.scenario_messages import Complaint, complaints, shown
+
+
+def load_scenario(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
+    """The scenario in a file, with ``key=value`` overrides and a seed laid over it.
+
+    Raises one ScenarioError that holds a line for each thing wrong, in the order in which they stand.
+    """
+    source = Source(str(path))
+    parse(source, read_text(path))
+    if source.values is None and not source.flaws:
+        raise ScenarioError(f"{path}: is empty; a scenario gives at least model, hardware and workload")
+    if not isinstance(source.values, dict):
+        raise ScenarioError(f"{path}:1: a scenario is a mapping of keys such as 'model: ...', nothing else")
+    options = [(f"--set {text}", text) for text in overrides]
+    if seed is not None:
+        options.append((f"--seed {seed}", f"seed={seed}"))
+    for rank, (label, text) in enumerate(options, start=1):
+        _lay_over(source, source.values, Source(label, rank, numbered=False), text)
+    source.values.setdefault("name", path.stem)
+    return _validated(source, path.parent)
+
+
+def to_yaml(scenario: Scenario) -> str:
+    """The scenario with every default written out; reading it back gives an equal scenario."""
+    return dump(scenario.model_dump(mode="json", exclude_none=True))
+
+
+def _lay_over(source: Source, values: dict[str, Value], option: Source, text: str) -> None:
+    """Set one ``key=value`` in the values, remembering that an option said so."""
+    key, equals, value = text.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or "" in path:
+        raise option.refuse(0, "must be KEY=VALUE, such as engine.max_num_seqs=64")
+    parse(option, value, path)
+    for depth, part in enumerate(path[:-1], start=1):
+        child = values.get(part)
+        if child is None:
+            child = values[part] = {}
+            source.places[path[:depth]] = option.place(0)
+        if not isinstance(child, dict):
+            option.blame(0, f"{dotted(path[:depth])} holds no keys, it is {shown(child)}", path[:depth])
+            child = {}
+        values = child
+    values[path[-1]] = option.values
+    _take_places(source, option, path)
+
+
+def _take_places(source: Source, option: Source, path: KeyPath) -> None:
+    """What an option says replaces whatever stood at and under its key, its problems included."""
+    depth = len(path)
+    kept = {place: where for place, where in source.places.items() if place[:depth] != path}
+    source.places = {**kept, path: option.place(0), **option.places}
+    source.flaws = [flaw for flaw in source.flaws if flaw.path[:depth] != path] + option.flaws
+
+
+def _validated(source: Source, folder: Path) -> Scenario:
+    try:
+        scenario = Scenario.model_validate(source.values)
+        found = list(_outside(scenario, folder))
+    except ValidationError as error:
+        found = list(complaints(error.errors(include_url=False), Scenario.model_json_schema()))
+    else:
+        if not found and not source.flaws:
+            return scenario
+    flaws = source.flaws + [
+        Flaw(_place(source, complaint), complaint.sentence, complaint.keys[0])
+        for complaint in found
+        if not _covered(source, complaint.keys[0])
+    ]
+    flaws.sort(key=lambda flaw: flaw.place.order)
+    raise ScenarioError("\n".join(f"{flaw.place.text}: {flaw.sentence}" for flaw in flaws))
+
+
+def _place(source: Source, complaint: Complaint) -> Place:
+    """The blamed key that an option set last, else the first one written, else what should hold it."""
+    written = [source.places[key] for key in complaint.keys if key in source.places]
+    options = [place for place in written if place.order[0] > 0]
+    if written:
+        return options[-1] if options else written[0]
+    key = complaint.keys[0]
+    return next(
+        source.places[key[:depth]] for depth in range(len(key), -1, -1) if key[:depth] in source.places
+    )
+
+
+def _covered(source: Source, key: KeyPath) -> bool:
+    """Whether something has already been said about this value or one around it."""
+    return any(flaw.path and flaw.path == key[: len(flaw.path)] for flaw in source.flaws)
+
+
+def _outside(scenario: Scenario, folder: Path) -> Iterator[Complaint]:
+    """Names and files outside the scenario that are unknown, missing or do not fit."""
+    from simulator.hardware import load_hardware
+    from simulator.models import load_model
+    from simulator.profile import find_profile
+
+    yield from _complaint(("hardware",), lambda: load_hardware(scenario.hardware))
+    yield from _complaint(("model",), lambda: load_model(model_path(scenario.model, folder)))
+    if scenario.profile not in ("auto", "roofline"):
+        yield from _complaint(("profile",), lambda: find_profile(scenario.profile, folder))
+    arrivals, lengths = scenario.workload.arrivals, scenario.workload.lengths
+    if arrivals.process == "trace":
+        yield from _missing_file(("workload", "arrivals", "file"), arrivals.file, folder)
+    if lengths.empirical is not None:
+        yield from _missing_file(("workload", "lengths", "empirical"), lengths.empirical, folder)
+
+
+def model_path(model: str, folder: Path) -> str:
+    """A scenario's model as `load_model` wants it: a path is taken from the scenario's folder."""
+    path = folder / Path(model).expanduser()
+    return str(path) if path.exists() else model
+
+
+def _complaint(key: KeyPath, look: Callable[[], object]) -> Iterator[Complaint]:
+    try:
+        look()
+    except UserError as error:
+        yield Complaint((key,), str(error))
+
+
+def _missing_file(key: KeyPath, name: str, folder: Path) -> Iterator[Complaint]:
+    found = folder / name
+    if not found.is_file():
+        kind = "is a folder" if found.is_dir() else "no such file"
+        yield Complaint((key,), f"{dotted(key)}: {kind}: {found}")

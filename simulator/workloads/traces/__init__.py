@@ -1,0 +1,1 @@
+"""Readers of recorded workloads: each streams a file row by row in bounded memory."""
