@@ -30,7 +30,13 @@ SITE_CHECK = (1024, 16384)  # GEMM widths among which left-out shapes are predic
 
 
 def import_tables(
-    source: Path, model: Model, hardware: Hardware, dtype: str, tensor_parallel: int, *, engine: str = "vllm"
+    source: Path,
+    model: Model,
+    hardware: Hardware,
+    dtype: str,
+    tensor_parallel: int,
+    *,
+    engine: str = "vllm",
 ) -> Measurements:
     """Operator measurements of one model from the tables under ``source`` (the folder holding ``data``)."""
     if model.latent_attention or model.sliding_layers:

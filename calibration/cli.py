@@ -37,7 +37,12 @@ def import_measurements(  # noqa: PLR0917 (Typer passes by name)
     if format_ not in FORMATS:
         raise ProfileError(f"FORMAT must be one of {', '.join(FORMATS)}, not {format_!r}")
     found = import_tables(
-        source, load_model(model), load_hardware(hardware), dtype_name(dtype), tensor_parallel, engine
+        source,
+        load_model(model),
+        load_hardware(hardware),
+        dtype_name(dtype),
+        tensor_parallel,
+        engine=engine,
     )
     write_measurements(found, output)
     typer.echo(f"{output}: {len(found.samples)} measurements", err=True)

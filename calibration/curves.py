@@ -51,7 +51,7 @@ def monotone_fit(at: Sequence[float], ns: Sequence[float], knots: Sequence[float
 
 def evaluate(curve: Curve, at: Sequence[float] | Floats) -> Floats:
     """The curve at interior points; held constant outside."""
-    return np.interp(np.asarray(at, dtype=float), curve.knots, curve.ns)
+    return np.asarray(np.interp(np.asarray(at, dtype=float), curve.knots, curve.ns))
 
 
 def simplified(curve: Curve, tolerance: float) -> Curve:

@@ -1,4 +1,4 @@
-"""Operator measurements as they travel from measuring and importing to fitting: JSON lines under a header."""
+"""Operator measurements, on their way from measuring or importing to fitting: JSON lines with a header."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """``python -m simulator``: the command line without its entry point."""
 
+import sys
+
 from simulator.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -106,12 +106,13 @@ class ProfileCostModel:
             base, slope, _ = self.decode_line(decodes, context)
             return int(base + slope * context) or 1
         per_token, per_chunk, window, share = self._pairs_per
+        effective = pairs + per_token * tokens + per_chunk * prefills
         if share and pairs > window * tokens:
-            pairs -= share * (pairs - window * tokens)
+            effective -= share * (pairs - window * tokens)
         ns = (
             self._tokens(tokens + decodes)
             + self._head(prefills + decodes)
-            + self._prefill(pairs + per_token * tokens + per_chunk * prefills)
+            + self._prefill(effective)
             + self._host_ns
         )
         if decodes:
@@ -195,7 +196,7 @@ class DecodeTable:
         ]
 
     def _keep_order(self) -> None:
-        """Where it was not measured, a row count costs no more than the next one and no less than the last."""
+        """Where not measured, a row count costs at most what the next one does, at least the last."""
         for row in reversed(range(len(self._rows) - 1)):
             here, above, end = self._values[row], self._values[row + 1], self.ends[row]
             for index, total in enumerate(self._knots):

@@ -50,10 +50,10 @@ class SimulatedExecutor:
             context += rows
         return ends
 
-    def finish(self, plan: Plan, steps: int = 1) -> Sequence[Request]:
-        """Who produced its last token in the last of ``steps`` runs; asked before that run is committed."""
+    def finish(self, plan: Plan) -> Sequence[Request]:
+        """Who produced its last token in this run of the plan; asked before it is committed."""
         group = plan.decodes
-        clock = group.steps + 1
+        clock = group.steps + (not plan.paused)
         stopped = self._due_stops(group, clock)
         for request, _, _, completes in plan.prefills:
             if not completes:

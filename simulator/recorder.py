@@ -97,8 +97,12 @@ class IterationLog:
         self.streams = streams
         self.rows = array("q")
         self.ends = array("q")
-        self._long_gaps = array("q")
-        self._resumed_at = array("q")  # index of the iteration in which a row's gap was longer than itself
+        self._long_gaps = array("q")  # pairs of a gap and how many rows saw it
+        self._paused_since = -1  # when the decoding rows got their last tokens, while they are left out
+        self._joined_paused: dict[Request, int] = {}  # request -> its first token, since then
+        self._resumed_at = array(
+            "q"
+        )  # iterations in which a row's gap was longer than the iteration, once per row
         self._away: dict[Request, int] = {}  # request between two tokens -> time of the earlier one
 
     def write(
@@ -122,6 +126,8 @@ class IterationLog:
         self.ends.extend(ends)
         if plan.prefills:
             self._stamp(plan, start_ns, end_ns)
+        if plan.paused or self._paused_since >= 0:
+            self._follow_pause(plan, shape, start_ns, ends)
         if preempted or self._away or plan.stalled:
             self._follow_away(plan, start_ns, ends)
 
@@ -137,13 +143,41 @@ class IterationLog:
         away, end_ns = self._away, ends[0]
         for request in (*plan.preempted, *plan.stalled):
             if request.generated_tokens:
-                away.setdefault(request, start_ns)
+                away.setdefault(request, self._last_token_ns(request, start_ns))
         for chunk in plan.prefills:
             if chunk.completes and chunk.request in away:
-                self._long_gaps.append(end_ns - away.pop(chunk.request))
-        for request in [r for r in away if r in plan.decodes.members]:
-            self._long_gaps.append(end_ns - away.pop(request))
-            self._resumed_at.append(len(self.ends) - len(ends))
+                self._long_gaps.extend((end_ns - away.pop(chunk.request), 1))
+        if not plan.paused:
+            for request in [r for r in away if r in plan.decodes.members]:
+                self._long_gaps.extend((end_ns - away.pop(request), 1))
+                self._resumed_at.append(len(self.ends) - len(ends))
+
+    def _last_token_ns(self, request: Request, start_ns: int) -> int:
+        """Rows that lose their place had their last token as this iteration began, or before a pause."""
+        if self._paused_since < 0:
+            return start_ns
+        return self._joined_paused.pop(request, self._paused_since)
+
+    def _follow_pause(self, plan: Plan, shape: IterationShape, start_ns: int, ends: Sequence[int]) -> None:
+        """While the group is left out its rows wait for their next token, each since its last."""
+        joined = self._joined_paused
+        if plan.paused:
+            if self._paused_since < 0:
+                self._paused_since = start_ns
+            joined.update((c.request, ends[-1]) for c in plan.prefills if c.completes)
+            return
+        for request in plan.preempted:
+            if request.generated_tokens:
+                self._away.setdefault(request, self._last_token_ns(request, start_ns))
+        late = [r for r in joined if r in plan.decodes.members]
+        back = len([r for r in self._away if r in plan.decodes.members])
+        waited = shape.decodes - len(late) - back
+        self._long_gaps.extend((ends[0] - self._paused_since, waited))
+        for request in late:
+            self._long_gaps.extend((ends[0] - joined[request], 1))
+        self._resumed_at.extend([len(self.ends) - len(ends)] * (waited + len(late)))
+        self._paused_since = -1
+        joined.clear()
 
     def columns(self) -> dict[str, NDArray[np.int64]]:
         """The iteration table in time order."""
@@ -163,9 +197,10 @@ class IterationLog:
         rows = np.repeat(table["decodes"] - finished_rows, table["repeats"])
         np.subtract.at(rows, np.array(self._resumed_at, np.int64), 1)
         seen = rows > 0
-        long_gaps = np.array(self._long_gaps, np.int64)
-        gaps = np.concatenate(((ends - starts)[seen], long_gaps))
-        return gaps, np.concatenate((rows[seen], np.ones_like(long_gaps)))
+        long_gaps = np.array(self._long_gaps, np.int64).reshape(-1, 2)
+        return np.concatenate(((ends - starts)[seen], long_gaps[:, 0])), np.concatenate(
+            (rows[seen], long_gaps[:, 1])
+        )
 
 
 def tables(requests: RequestLog, replicas: Sequence[IterationLog], kv_blocks: int) -> RunTables:

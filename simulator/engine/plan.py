@@ -32,7 +32,8 @@ class IterationShape(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One iteration. ``decodes`` is a live view of the scheduler's group, never a copy.
+    """One iteration. ``decodes`` is a live view of the scheduler's group, never a copy; ``paused`` leaves
+    the whole group out, its clock stands still, as in engines that prefill or decode but never both.
 
     ``horizon``: how many times this plan may run, unchanged, before the scheduler must be asked again,
     provided that nobody stops, arrives or is cancelled. Blocks for the first run are already given.
@@ -43,13 +44,15 @@ class Plan(NamedTuple):
     preempted: tuple[Request, ...] = ()
     stalled: tuple[Request, ...] = ()  # decoding requests that this iteration leaves out
     horizon: int = 1
+    paused: bool = False  # no member of the group takes part
     padded_to: int = 0  # every prompt row is padded to this many positions; 0: no padding
 
     def shape(self) -> IterationShape:
         """The shape of the plan's next run."""
-        group = self.decodes
-        decodes, context, padding = len(group.members), group.context_tokens, group.finished
-        prefills = self.prefills
+        group, prefills = self.decodes, self.prefills
+        decodes = context = padding = 0
+        if not self.paused:
+            decodes, context, padding = len(group.members), group.context_tokens, group.finished
         if not prefills:
             return IterationShape(0, 0, 0, decodes, context, padding)
         if self.padded_to:

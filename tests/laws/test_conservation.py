@@ -31,7 +31,9 @@ def check_plan(world: World, engine: Scheduler, plan: Plan, model: CountingModel
     size = world.block_size
     for request, start, tokens, completes in plan.prefills:
         assert tokens >= 1
-        assert model.tokens[request.id] == start or start == 0 or engine.kv.prefix_caching, "a gap in the KV"
+        assert model.tokens[request.id] == start or start == 0 or engine.kv.prefix_caching, (
+            "a gap in the KV"
+        )
         assert len(request.blocks) * size >= start + tokens, "a chunk without blocks for it"
         assert completes == (start + tokens == request.total_tokens)
     context = 0
@@ -42,9 +44,11 @@ def check_plan(world: World, engine: Scheduler, plan: Plan, model: CountingModel
     assert context == shape.context_tokens
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(), data=st.data())
-def test_every_iteration_conserves_blocks_and_every_request_gets_its_tokens(world: World, data: st.DataObject) -> None:
+def test_every_iteration_conserves_blocks_and_every_request_gets_its_tokens(
+    world: World, data: st.DataObject
+) -> None:
     engine, model = world.engine(), CountingModel()
     waiting_for = dict.fromkeys(offer(engine, world.arrivals, model))
     outputs = {r: model.left[r] for r in waiting_for}
@@ -58,7 +62,9 @@ def test_every_iteration_conserves_blocks_and_every_request_gets_its_tokens(worl
         for request in engine.commit(plan, model.finish(plan)):
             del waiting_for[request]
             assert request.generated_tokens == outputs[request]
-            assert request.blocks == [] or world.policy == "static", "only a padded batch keeps a stopped row"
+            assert request.blocks == [] or world.policy == "static", (
+                "only a padded batch keeps a stopped row"
+            )
         held_cache(engine).check(holders)
         rounds += 1
         assert rounds < 20_000, "no end in sight: a livelock"
@@ -75,7 +81,7 @@ def test_every_iteration_conserves_blocks_and_every_request_gets_its_tokens(worl
     assert held_cache(engine).free_blocks == world.blocks
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(clusters=True))
 def test_every_offered_request_ends_once_with_a_reason_or_its_tokens(world: World) -> None:
     tables = world.run()
@@ -91,10 +97,12 @@ def test_every_offered_request_ends_once_with_a_reason_or_its_tokens(world: Worl
             assert tables.reasons[i]
     streamed = all(engine.streams for engine in world.engines)
     tokens = requests["output_tokens"].sum() - (requests["status"] == COMPLETED).sum()
-    assert tables.gap_rows.sum() == (tokens if streamed else 0), "a gap between two tokens is missing or doubled"
+    assert tables.gap_rows.sum() == (tokens if streamed else 0), (
+        "a gap between two tokens is missing or doubled"
+    )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(clusters=True))
 def test_iterations_of_a_replica_never_overlap(world: World) -> None:
     table = world.run().iterations
@@ -117,7 +125,7 @@ def log_to_first_stop(world: World, arrivals: list[Arrival]) -> list[object]:
     return log
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds())
 def test_schedulers_are_blind_to_the_answers_length(world: World) -> None:
     """Worlds that differ only in hidden lengths are planned alike until the first stop tells them apart."""

@@ -21,7 +21,16 @@ workload:
 
 
 def digests(scenario: Path, output: Path, *flags: str, hash_seed: str) -> list[str]:
-    command = [sys.executable, "-m", "simulator", "simulate", str(scenario), "--output", str(output), *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "simulator",
+        "simulate",
+        str(scenario),
+        "--output",
+        str(output),
+        *flags,
+    ]
     environment = {"PYTHONHASHSEED": hash_seed, "PATH": ""}
     subprocess.run(command, check=True, capture_output=True, env=environment, cwd=Path(__file__).parents[2])
     tables = ("requests.parquet", "iterations.parquet", "scenario.yaml")

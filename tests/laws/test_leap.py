@@ -18,7 +18,15 @@ def stepwise(tables: RunTables) -> dict[str, list[int]]:
     table, repeats = tables.iterations, tables.iterations["repeats"]
     unrolled = {
         name: np.repeat(table[name], repeats)
-        for name in ("replica", "prefills", "prefill_tokens", "prefill_pairs", "decodes", "padding_tokens", "waiting")
+        for name in (
+            "replica",
+            "prefills",
+            "prefill_tokens",
+            "prefill_pairs",
+            "decodes",
+            "padding_tokens",
+            "waiting",
+        )
     }
     run = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     unrolled["context_tokens"] = np.repeat(table["context_tokens"], repeats) + run * unrolled["decodes"]
@@ -32,7 +40,7 @@ def gap_counts(tables: RunTables) -> dict[int, int]:
     return gaps
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds(clusters=True))
 def test_leaping_equals_stepping(world: World) -> None:
     leaped, stepped = world.run(256), world.run(1)
@@ -43,7 +51,7 @@ def test_leaping_equals_stepping(world: World) -> None:
     assert gap_counts(leaped) == gap_counts(stepped)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds())
 def test_repeat_equals_commit_and_plan(world: World) -> None:
     """``repeat(plan, n)`` is n rounds of "nobody stopped, plan again", for every n below the horizon."""

@@ -11,27 +11,19 @@ from numpy.typing import NDArray
 
 from simulator.cluster import Cluster, Fleet
 from simulator.cost_model import DecodeLine
-from simulator.engine.buddy import BuddyAllocator
-from simulator.engine.kv_cache import KVCache
-from simulator.engine.orca import Orca
 from simulator.engine.plan import IterationShape, Plan
 from simulator.engine.request import Content, Request
 from simulator.engine.scheduler import Scheduler
-from simulator.engine.single import Single
-from simulator.engine.static import Static
-from simulator.engine.vllm_v1 import VllmV1
 from simulator.errors import RequestTooLarge
 from simulator.routers import least_outstanding, round_robin
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
 from simulator.workloads.workload import Workload
-
-POLICIES = ("single", "static", "orca", "vllm-v1")
-LONGEST = 96  # tokens of the longest request
+from tests.laws.engines import ENGINES, LONGEST
 
 
 class ToyCost:
-    """A clock with all the terms of a real one, in a broken line over the context, and odd numbers throughout."""
+    """A clock with all the terms of a real one: a broken line over the context, odd numbers throughout."""
 
     KNEE = 157
 
@@ -67,18 +59,12 @@ class World:
     engines: list[Scheduler] = field(default_factory=list, compare=False)
 
     def engine(self) -> Scheduler:
-        knobs = dict(self.knobs)
-        caching = bool(knobs.pop("prefix_caching", False))
-        if self.policy == "orca":
-            return Orca(BuddyAllocator(self.blocks, self.block_size), max_model_len=LONGEST, **knobs)
-        kv = KVCache(self.blocks, self.block_size, prefix_caching=caching)
-        if self.policy == "vllm-v1":
-            return VllmV1(kv, max_model_len=LONGEST, **knobs)
-        kind = Single if self.policy == "single" else Static
-        return kind(kv, max_model_len=LONGEST, **knobs)
+        return ENGINES[self.policy].make(self.blocks, self.block_size, dict(self.knobs))
 
     def workload(self) -> Workload:
-        return Workload(lambda: iter(self.arrivals), concurrency=self.concurrency, requests=len(self.arrivals))
+        return Workload(
+            lambda: iter(self.arrivals), concurrency=self.concurrency, requests=len(self.arrivals)
+        )
 
     def run(self, longest_leap: int = 256) -> RunTables:
         """Simulate; the engines that did it are left in ``engines``."""
@@ -123,7 +109,9 @@ def offer(engine: Scheduler, arrivals: Sequence[Arrival], model: CountingModel) 
     """Hand over every request at once; those that were not turned away."""
     taken = []
     for i, arrival in enumerate(arrivals):
-        request = Request(i, arrival.arrival_ns, arrival.prompt_tokens, arrival.output_limit, arrival.content)
+        request = Request(
+            i, arrival.arrival_ns, arrival.prompt_tokens, arrival.output_limit, arrival.content
+        )
         request.priority = arrival.priority
         try:
             engine.add(request)
@@ -155,43 +143,22 @@ def arrival_lists(draw: st.DrawFn, most: int = 14) -> tuple[Arrival, ...]:
         output = draw(st.integers(1, 30))
         slack = draw(st.sampled_from([0, 0, 5]))
         limit = min(output + slack, LONGEST - prompt)
-        arrivals.append(Arrival(now, prompt, min(output, limit), limit, contents(draw, prompt), draw(st.integers(0, 2))))
+        arrivals.append(
+            Arrival(now, prompt, min(output, limit), limit, contents(draw, prompt), draw(st.integers(0, 2)))
+        )
     return tuple(arrivals)
-
-
-@st.composite
-def engine_knobs(draw: st.DrawFn, policy: str) -> dict[str, object]:
-    if policy == "single":
-        return {}
-    seats = draw(st.integers(1, 6))
-    if policy == "static":
-        longest = draw(st.sampled_from([None, LONGEST]))
-        return {"max_num_seqs": seats, "global_max_tokens": longest, "streaming": draw(st.booleans())}
-    if policy == "orca":
-        return {"max_num_seqs": seats, "reservation": draw(st.sampled_from(["max", "pow2", "oracle"]))}
-    chunked = draw(st.booleans())
-    return {
-        "max_num_seqs": seats,
-        "max_num_batched_tokens": draw(st.sampled_from([seats, seats + 1, 9, 14, 40])) if chunked else LONGEST,
-        "chunked_prefill": chunked,
-        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 7])),
-        "priorities": draw(st.booleans()),
-        "full_isl_gate": draw(st.booleans()),
-        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1])),
-        "prefix_caching": draw(st.booleans()),
-    }
 
 
 @st.composite
 def worlds(draw: st.DrawFn, policy: str | None = None, *, clusters: bool = False) -> World:
     """A case tight enough that queues, evictions and rejections happen."""
-    policy = policy or draw(st.sampled_from(POLICIES))
-    block_size = draw(st.sampled_from([1, 2, 4, 8] if policy == "orca" else [1, 3, 4, 8]))
+    policy = policy or draw(st.sampled_from(sorted(ENGINES)))
+    block_size = draw(st.sampled_from([1, 2, 4, 8] if policy == "orca" else [1, 3, 4, 8]))  # buddies halve
     longest_blocks = -(-LONGEST // block_size)
     blocks = draw(st.integers(longest_blocks // 2, 3 * longest_blocks))
     return World(
         policy,
-        draw(engine_knobs(policy)),
+        draw(ENGINES[policy].knobs),
         blocks,
         block_size,
         draw(arrival_lists()),

@@ -34,13 +34,15 @@ class Bench:
         return request
 
     def step(self) -> str:
-        """One iteration: ``a:0+8 b | -c ~d`` computes 8 tokens of a's prompt and a token for b; c was evicted,
+        """One iteration: ``a:0+8 b | -c ~d`` computes 8 tokens of a's prompt and one for b; c was evicted,
         d left out. A chunk that completes its request's known tokens ends with ``!``."""
         plan = self.plan = self.scheduler.plan()
         if plan is None:
             return "idle"
         line = self._line(plan)
-        yields = [c.request for c in plan.prefills if c.completes] + [r for r in plan.decodes.members if r in self.left]
+        yields = [c.request for c in plan.prefills if c.completes] + [
+            r for r in plan.decodes.members if r in self.left
+        ]
         for request in yields:
             self.left[request] -= 1
         stopped = [request for request in yields if not self.left[request]]
@@ -53,7 +55,10 @@ class Bench:
         return [self.step() for _ in range(count)]
 
     def _line(self, plan: Plan) -> str:
-        work = [f"{self.names[r]}:{start}+{tokens}{'!' if done else ''}" for r, start, tokens, done in plan.prefills]
+        work = [
+            f"{self.names[r]}:{start}+{tokens}{'!' if done else ''}"
+            for r, start, tokens, done in plan.prefills
+        ]
         work += [self.names[request] for request in plan.decodes.members]
         aside = [f"-{self.names[r]}" for r in plan.preempted] + [f"~{self.names[r]}" for r in plan.stalled]
         return " ".join([*work, "|", *aside] if aside else work)

@@ -53,7 +53,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(target=running, prompt=st.integers(2, 14), branch=st.integers(0, 7), kind=st.integers(0, 1))
     def admit(self, prompt: int, branch: int, kind: int) -> Request:
-        ids = tuple(100 * kind + i + (10 * (branch + 1) if i >= branch else 0) for i in range(-(-prompt // SIZE)))
+        ids = tuple(
+            100 * kind + i + (10 * (branch + 1) if i >= branch else 0) for i in range(-(-prompt // SIZE))
+        )
         request = Request(self.offered, 0, prompt, 1, Content(ids, SIZE))
         self.offered += 1
         hits = self.cache.lookup(request)

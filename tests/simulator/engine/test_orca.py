@@ -1,4 +1,4 @@
-"""Orca's selection and the buddy system beneath the vLLM paper's variants. Source: policy notes 1.6 and 1.7."""
+"""Orca's selection, and the buddy system beneath the vLLM paper's variants. Source: policy notes 1.6, 1.7."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_reservations_of_the_vllm_paper(reservation: str, prompt: int, limit: in
 def test_exactly_seven_requests_of_the_maximum_length_fit_the_papers_pool() -> None:
     """15.7K slots of OPT-13B on an A100-40 (vLLM paper, table 1) hold floor(15.7K / 2048) = 7."""
     for size in (1, 16):
-        story = orca(slots=15_700 // size * size, size=size, max_num_seqs=64, max_model_len=2048, reservation="max")
+        story = orca(
+            slots=15_700 // size * size, size=size, max_num_seqs=64, max_model_len=2048, reservation="max"
+        )
         for i in range(9):
             story.add(f"r{i}", 10, 10)
         plan = story.scheduler.plan()

@@ -1,4 +1,4 @@
-"""vLLM V1's rules as stories. Source of each rule: vllm/v1/core/sched/scheduler.py as set out in policy notes 1.10."""
+"""vLLM V1's rules as stories. Source: vllm/v1/core/sched/scheduler.py, as set out in policy notes 1.10."""
 
 from __future__ import annotations
 
@@ -164,7 +164,12 @@ def test_a_preempted_request_finds_its_own_blocks_again() -> None:
     [
         (990, 11, {}, "1001 tokens (prompt and output limit) exceed max_model_len 1000"),
         (390, 12, {}, "needs 101 KV blocks, the cache has 100"),
-        (17, 1, {"chunked_prefill": False}, "17 tokens to (re)compute exceed max_num_batched_tokens 16, unchunked"),
+        (
+            17,
+            1,
+            {"chunked_prefill": False},
+            "17 tokens to (re)compute exceed max_num_batched_tokens 16, unchunked",
+        ),
     ],
 )
 def test_a_request_that_can_never_run_is_refused_with_its_reason(

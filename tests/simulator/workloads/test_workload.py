@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tracemalloc
 from collections.abc import Callable
 from itertools import islice
@@ -26,6 +25,7 @@ from simulator.workloads.workload import (
     build_workload,
     generate,
     workload_descriptions,
+    workload_seeds,
 )
 
 NOWHERE = Path("nowhere")
@@ -111,11 +111,13 @@ def test_another_rate_only_stretches_the_same_gaps() -> None:
     assert np.abs(fast * 2 - slow).max() <= 3  # roundings to whole nanoseconds
 
 
-def test_times_and_lengths_are_independent() -> None:
-    rows = offered(POISSON, {"preset": "sharegpt"}, requests=20_000)
-    gaps = np.diff(times_ns(rows), prepend=0)
-    correlation = np.corrcoef(np.log(gaps + 1), np.log([row.prompt_tokens for row in rows]))[0, 1]
-    assert abs(correlation) < 4 / math.sqrt(20_000)
+def test_each_purpose_draws_from_its_own_seed() -> None:
+    seeds = workload_seeds(5)
+    assert len({tuple(seed.generate_state(4)) for seed in seeds}) == 3
+    rows = offered(POISSON, {"preset": "sharegpt"}, requests=50, seed=5)
+    assert times_ns(rows) == poisson_times(8, np.random.default_rng(seeds.arrivals)).take(50).tolist()
+    lengths = preset_sampler("sharegpt")(np.random.default_rng(seeds.lengths), 50)
+    assert pairs(rows) == list(zip(*(side.tolist() for side in lengths), strict=True))
 
 
 # --- how many ---
