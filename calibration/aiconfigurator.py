@@ -26,6 +26,11 @@ LICENCE = "Apache-2.0, (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES"
 SYSTEMS = {"h100-sxm": "h100_sxm", "h200-sxm": "h200_sxm", "a100-80-sxm": "a100_sxm", "l40s": "l40s"}
 DTYPES = {"bfloat16": "bfloat16", "float8": "fp8"}
 EXPERT_LOAD = "power_law_1.2"  # how unevenly tokens choose experts; the tables also hold 1.01 and balanced
+LIMITS = (
+    "norms, activations, rotary embedding and cache writes are computed: 0.8 of bandwidth, 3 us a kernel",
+    "prompt attention was measured without a prefix; chunks behind one are priced by their query-key pairs",
+    "each kernel was timed again and again, so a KV cache below some 50 MB was read from L2",
+)
 SITE_CHECK = (1024, 16384)  # GEMM widths among which left-out shapes are predicted
 
 
@@ -63,6 +68,7 @@ def import_tables(
         licence=LICENCE,
         tables=dict(tables.versions),
         checks={"gemm_shapes": tables.gemms.left_out_shapes()},
+        limits=LIMITS,
     )
     return Measurements(header, tuple(samples))
 

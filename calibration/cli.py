@@ -16,7 +16,7 @@ FORMATS = ("aiconfigurator",)
 
 
 @app.command("import")
-def import_measurements(  # noqa: PLR0917 (Typer passes by name)
+def import_measurements(
     format_: Annotated[str, typer.Argument(metavar="FORMAT", help=f"one of: {', '.join(FORMATS)}")],
     source: Annotated[
         Path, typer.Argument(help="folder of the tables (for aiconfigurator: the one holding data/)")

@@ -26,6 +26,7 @@ from simulator.profile import FORMAT, TOKEN_OPERATORS, Curve, Profile, parse_pro
 from simulator.roofline import Roofline
 
 LINE_WIDTH = 116
+BORROWED = "host time per iteration is borrowed: it was measured on other hardware than this"
 
 
 def fit_profile(measurements: Measurements, host: Mapping[str, Any], check: bool = True) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def fit_profile(measurements: Measurements, host: Mapping[str, Any], check: bool
         "dtype": header.dtype,
         "tensor_parallel": header.tensor_parallel,
         "source": _source(measurements),
-        "notes": list(header.notes),
+        "notes": [*header.notes, *([BORROWED] if host.get("borrowed") else [])],
         "held_out_error": {**header.checks, **(_held_out(measurements, bounds) if check else {})},
         "host": dict(host),
         "operators": _operators(measurements),
@@ -60,6 +61,7 @@ def _source(measurements: Measurements) -> dict[str, Any]:
         "engine_version": header.engine_version,
         "tables": dict(header.tables),
         "samples": len(measurements.samples),
+        "limits": list(header.limits),
     }
 
 
@@ -115,13 +117,12 @@ def host_term(hardware: str, tensor_parallel: int, layers: int) -> dict[str, Any
     """The shipped host term for a model with this many layers; see `calibration.host`."""
     terms = json.loads(resources.files("calibration").joinpath("host.json").read_text(encoding="utf-8"))
     ranks = math.log2(tensor_parallel)
-    borrowed = (
-        "" if hardware in terms["hardware"] else f"; borrowed, since none of it was measured on {hardware}"
-    )
     return {
         "iteration_ns": round(terms["iteration_ns"] + terms["layer_ns"] * layers * ranks),
         "row_ns": round(terms["row_ns"] * ranks),
-        "derivation": f"{terms['derivation']}{borrowed}",
+        "borrowed": hardware not in terms["hardware"],
+        "measured_on": terms["hardware"],
+        "derivation": terms["derivation"],
         "test_error": terms["test_error"],
     }
 

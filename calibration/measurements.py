@@ -47,7 +47,8 @@ class Header:
     licence: str
     tables: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # what a user of the profile must know; shown with every result
+    limits: Sequence[str] = ()  # what its maker did not measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _header(values: dict[str, Any], where: str) -> Header:
     if values.pop("format", None) != FORMAT:
         raise ProfileError(f'{where}: not a measurement file; "format" must be "{FORMAT}"')
     known = {item.name for item in fields(Header)}
-    required = known - {"tables", "checks", "notes"}
+    required = known - {"tables", "checks", "notes", "limits"}
     wrong = sorted(required - set(values)) or sorted(set(values) - known)
     if wrong:
         raise ProfileError(

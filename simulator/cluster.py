@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import simpy
 
-from simulator.alarm import OUTSIDE, Alarm
+from simulator.alarm import OUTSIDE, Alarm, SimulatedClock
 from simulator.cost_model import CostModel
 from simulator.engine.request import Request
 from simulator.engine.scheduler import Scheduler
@@ -26,7 +26,7 @@ PROGRESS_EVERY = 1024  # requests between two reports
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What serves the requests: a scheduler per replica, one cost model, a router and the cache size of each."""
+    """What serves the requests: a scheduler per replica, one cost model, a router, blocks per replica."""
 
     schedulers: Sequence[Scheduler]
     cost: CostModel
@@ -49,7 +49,7 @@ class Cluster:
         longest_leap: int = LONGEST_LEAP,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self.env = simpy.Environment()
+        self.env = SimulatedClock()
         self.requests = RequestLog()
         self.logs = [IterationLog(i, streams=s.streams) for i, s in enumerate(fleet.schedulers)]
         self.replicas = [
@@ -88,11 +88,11 @@ class Cluster:
     def _await_next(self) -> None:
         self._next = next(self._source, None)
         if self._next is not None:
-            self._after(self._next.arrival_ns - self.env.now, self._on_arrival)
+            self._after(self._next.arrival_ns - self.env.now_ns, self._on_arrival)
 
     def _on_arrival(self, _: simpy.Event) -> None:
         """Open loop: send all that is due now, then wait for the next."""
-        now, arrival = self.env.now, self._next
+        now, arrival = self.env.now_ns, self._next
         while arrival is not None and arrival.arrival_ns <= now:
             self._send(arrival)
             arrival = next(self._source, None)
@@ -102,7 +102,7 @@ class Cluster:
 
     def _send_next(self, _: simpy.Event) -> None:
         """Closed loop: a client sends its next request, if there is any left in time."""
-        if self._send_until_ns is not None and self.env.now >= self._send_until_ns:
+        if self._send_until_ns is not None and self.env.now_ns >= self._send_until_ns:
             return
         arrival = next(self._source, None)
         if arrival is not None:
@@ -111,7 +111,7 @@ class Cluster:
     def _send(self, arrival: Arrival) -> None:
         request = Request(
             self._offered,
-            self.env.now,
+            self.env.now_ns,
             arrival.prompt_tokens,
             arrival.output_limit,
             arrival.content,
@@ -131,7 +131,7 @@ class Cluster:
             replica.executor.expect(request, arrival.output_tokens)
 
     def _on_complete(self, request: Request, replica: int) -> None:
-        self.requests.complete(request, replica, self.env.now)
+        self.requests.complete(request, replica, self.env.now_ns)
         self._on_end()
 
     def _on_end(self) -> None:

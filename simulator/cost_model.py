@@ -240,7 +240,7 @@ class DecodeTable:
         return [low + (high - low) * share for low, high in zip(below, above, strict=True)]
 
 
-def load_cost_model(  # noqa: PLR0917
+def load_cost_model(
     profile: str, model: Model, hardware: Hardware, dtype: str, tensor_parallel: int, folder: Path
 ) -> tuple[CostModel, ProfileInfo]:
     """The clock for a scenario. ``profile``: auto, roofline, a shipped name or a path from ``folder``."""

@@ -75,7 +75,8 @@ class SimulatedExecutor:
         return stops[0][0] - group.steps if stops else 1 << 60
 
     def _due_stops(self, group: DecodeGroup, clock: int) -> list[Request]:
-        stops, stopped = self._stops, []
+        stops = self._stops
+        stopped: list[Request] = []
         while stops and stops[0][0] <= clock:
             if not self._current(stops[0], group):
                 self._discard_top(group)
@@ -94,7 +95,7 @@ class SimulatedExecutor:
         )
 
     def _discard_top(self, group: DecodeGroup) -> None:
-        """Drop a stale entry; of a request that was left out for a while, put the later stop in its place."""
+        """Drop a stale entry; for a request that was left out for a while, note the later stop instead."""
         clock, _, request = heappop(self._stops)
         if request in group.members and request in self._output_tokens:
             due = request.origin + self._output_tokens[request]

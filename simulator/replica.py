@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import simpy
 
-from simulator.alarm import Alarm
+from simulator.alarm import Alarm, SimulatedClock
 from simulator.engine.plan import IterationShape, Plan
 from simulator.engine.request import Request
 from simulator.engine.scheduler import Scheduler
@@ -27,7 +27,7 @@ class Replica:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: SimulatedClock,
         scheduler: Scheduler,
         executor: SimulatedExecutor,
         log: IterationLog,
@@ -54,20 +54,20 @@ class Replica:
         self.scheduler.add(request)
         self.outstanding += 1
         if self._boundary is None:
-            self._wake_at(self.env.now)
+            self._wake_at(self.env.now_ns)
         elif len(self._ends) > 1:
             self._shorten_leap()
 
     def _shorten_leap(self) -> None:
         """Let the leap end with the iteration under way."""
-        under_way = bisect_left(self._ends, self.env.now)
+        under_way = bisect_left(self._ends, self.env.now_ns)
         if under_way < len(self._ends) - 1:
             del self._ends[under_way + 1 :]
             self._wake_at(self._ends[under_way])
 
     def _wake_at(self, time_ns: int) -> None:
         """Schedule the next boundary. An earlier one still in SimPy's heap is recognised and ignored."""
-        self._boundary = Alarm(self.env, time_ns - self.env.now, self._rank, self._on_boundary)
+        self._boundary = Alarm(self.env, time_ns - self.env.now_ns, self._rank, self._on_boundary)
 
     def _on_boundary(self, event: simpy.Event) -> None:
         if event is not self._boundary:
@@ -81,7 +81,7 @@ class Replica:
         if plan is None:
             self._boundary = None
             return
-        self._start_ns = now = self.env.now
+        self._start_ns = now = self.env.now_ns
         self._shape = shape = plan.shape()
         self._waiting = self.scheduler.waiting_requests
         look_ahead = min(2 * len(self._ends) + 8, self._longest_leap)

@@ -31,7 +31,7 @@ class RunTables:
       ``prefill_pairs``: query-key pairs
     - ``decodes``: rows; ``context_tokens``: keys that they read in the first repeat
     - ``padding_tokens``: how many of the positions (prefill tokens + decode rows) are waste
-    - ``preempted``: requests evicted; ``waiting``: requests queued; ``kv_blocks_used``: in use in the last repeat
+    - ``preempted``: requests evicted; ``waiting``: requests queued; ``kv_blocks_used``: in the last repeat
 
     All columns but the times count one of the ``repeats``; ``waiting`` is as the first began.
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-
 from simulator.cluster import Cluster, Fleet
 from simulator.cost_model import CostModel, load_cost_model
 from simulator.hardware import load_hardware
@@ -124,7 +123,7 @@ def _run(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A run makes no reference cycles, and the cycle collector would visit every waiting request again and again."""
+    """A run makes no cycles, and looking for them would visit every waiting request again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -12,7 +12,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.fixture
 def shared() -> Callable[..., Path]:
-    """Reference data beside the checkout; a test that needs it is skipped, with the reason, where it is absent."""
+    """Reference data beside the checkout; a test that needs it is skipped where it is absent."""
 
     def path(*parts: str) -> Path:
         found = SHARED.joinpath(*parts)

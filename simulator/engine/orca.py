@@ -81,8 +81,8 @@ class Orca:
     def add(self, request: Request) -> None:
         limit, slots = self.reserve(request, self.max_model_len), self.slots
         if request.limit_tokens > self.max_model_len:
-            text = f"{request.limit_tokens} tokens (prompt and output limit) exceed max_model_len {self.max_model_len}"
-            raise RequestTooLarge(text)
+            tokens = f"{request.limit_tokens} tokens (prompt and output limit)"
+            raise RequestTooLarge(f"{tokens} exceed max_model_len {self.max_model_len}")
         if slots.blocks_for(limit) > slots.largest_chunk:
             size = slots.block_size
             text = (

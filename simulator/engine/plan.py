@@ -21,7 +21,7 @@ class PrefillChunk(NamedTuple):
 
 
 class IterationShape(NamedTuple):
-    """All that an iteration's duration depends on: one vocabulary for simulation, timing and calibration."""
+    """All that an iteration's duration depends on, for simulation, live timing and calibration alike."""
 
     prefills: int  # prompt chunks
     prefill_tokens: int  # positions computed for them, padding included

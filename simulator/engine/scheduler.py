@@ -54,5 +54,5 @@ class Scheduler(Protocol):
         ...
 
     def commit(self, plan: Plan, stopped: Sequence[Request]) -> Sequence[Request]:
-        """End an iteration in which ``stopped`` produced their last token; returns the answers now complete."""
+        """End an iteration in which ``stopped`` produced their last token; the answers now complete."""
         ...

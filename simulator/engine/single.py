@@ -14,7 +14,7 @@ from simulator.errors import RequestTooLarge
 
 
 class Single:
-    """First come, first served, alone on the device; room for prompt and output limit is held throughout."""
+    """First come, first served, alone on the device; room for prompt and output limit is held all along."""
 
     streams = True
 
@@ -76,7 +76,7 @@ class Single:
 
 
 def refuse_oversized(request: Request, kv: KVCache, max_model_len: int) -> None:
-    """Raise `RequestTooLarge` where prompt and output limit exceed the model's length or the whole cache."""
+    """Raise `RequestTooLarge` where prompt and output limit exceed the model's length or the cache."""
     limit = request.limit_tokens
     if limit > max_model_len:
         raise RequestTooLarge(

@@ -242,7 +242,7 @@ class VllmV1:
         self.waiting.appendleft(request)
 
     def _horizon(self) -> int:
-        """How often the plan may run before the free blocks are used up: whole laps, then bucket by bucket."""
+        """How often the plan may run until the free blocks are used up: whole laps, then single buckets."""
         group, free = self.group, self.kv.free_blocks
         rows, size = len(group.members), group.block_size
         laps = free // rows

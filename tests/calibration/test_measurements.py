@@ -38,7 +38,9 @@ SAMPLES = (Sample("dense", (1.0,), 12.5), Sample("prefill_attention", (1.0, 16.0
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     write_measurements(Measurements(HEADER, SAMPLES), path)
-    assert read_measurements(path) == Measurements(HEADER, SAMPLES)
+    found = read_measurements(path)
+    assert found.samples == SAMPLES
+    assert replace(found.header, limits=()) == HEADER
     assert [file.name for file in tmp_path.iterdir()] == ["m.jsonl"]
 
 

@@ -246,6 +246,12 @@ def test_a_profile_of_something_else_is_refused(tmp_path: Path) -> None:
         load_cost_model("mine.json", moe, h100, "bfloat16", 1, tmp_path)
 
 
+def test_borrowed_host_time_is_said() -> None:
+    a100 = load_hardware("a100-80-sxm")
+    info = load_cost_model("auto", load_model(LLAMA_8B), a100, "bfloat16", 1, Path())[1]
+    assert any("borrowed" in note for note in info.notes)
+
+
 def test_time_grows_with_context_and_falls_with_a_faster_machine() -> None:
     model = load_model(LLAMA_8B)
     times = []

@@ -1,4 +1,4 @@
-"""Orca's selection, and the buddy system beneath the vLLM paper's variants. Source: policy notes 1.6, 1.7."""
+"""Orca's selection and the buddy system beneath the vLLM paper's variants: policy notes 1.6 and 1.7."""
 
 from __future__ import annotations
 
