@@ -244,7 +244,7 @@ class KVCache:
 
 
 def _named_keys(content: Content, start: int, stop: int, block_size: int) -> list[int]:
-    """Keys of full blocks ``[start, stop)``: equal for prompts that agree up to a block's end, no others."""
+    """Keys of full blocks ``[start, stop)``: equal for prompts that agree to a block's end, no others."""
     ids, span = content.ids, content.tokens_per_id
     if span % block_size:
         stride = span + block_size
