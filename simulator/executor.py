@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
 
 from simulator.cost_model import CostModel
 from simulator.engine.decode_group import DecodeGroup
@@ -32,23 +33,31 @@ class SimulatedExecutor:
         """Drop a request that never ran or was cancelled."""
         self._output_tokens.pop(request, None)
 
-    def ends_ns(self, plan: Plan, shape: IterationShape, start_ns: int, most: int) -> list[int]:
-        """When each of the next runs of this plan ends: up to ``most``, the horizon and the first stop."""
-        if shape.prefills or not shape.decodes:
+    def runs(self, plan: Plan, shape: IterationShape) -> int:
+        """How often a plan will run if nobody comes: up to its horizon and the first stop."""
+        if shape.prefills or not shape.decodes or plan.horizon == 1:
+            return 1
+        return min(plan.horizon, self._steps_to_stop(plan.decodes))
+
+    def ends_ns(self, shape: IterationShape, run: int, start_ns: int, count: int) -> list[int]:
+        """When runs ``[run, run + count)`` of a plan end, the first of them starting at ``start_ns``.
+
+        ``shape`` is that of the plan's very first run. Durations are truncated to ns one by one, then
+        summed, so that leaping and stepping tell the same time.
+        """
+        if count == 1 and not run:
             return [start_ns + self.cost.iteration_ns(shape)]
-        runs = min(plan.horizon, most)
-        if runs > 1:
-            runs = min(runs, self._steps_to_stop(plan.decodes))
-        rows, context, now = shape.decodes, shape.context_tokens, start_ns
-        base_ns, slope_ns, until = self.cost.decode_line(rows, context)
-        ends = []
-        for _ in range(runs):
-            if context > until:
-                base_ns, slope_ns, until = self.cost.decode_line(rows, context)
-            now += int(base_ns + slope_ns * context) or 1
-            ends.append(now)
-            context += rows
-        return ends
+        rows = shape.decodes
+        first = shape.context_tokens + run * rows
+        base_ns, slope_ns, until = self.cost.decode_line(rows, first)
+        last = first + (count - 1) * rows
+        if last <= until and base_ns + slope_ns * first >= 1:
+            durations = [int(base_ns + slope_ns * context) for context in range(first, last + 1, rows)]
+        else:
+            contexts = range(first, last + 1, rows)
+            durations = [self.cost.iteration_ns(shape._replace(context_tokens=c)) for c in contexts]
+        durations[0] += start_ns
+        return list(accumulate(durations))
 
     def finish(self, plan: Plan) -> Sequence[Request]:
         """Who produced its last token in this run of the plan; asked before it is committed."""

@@ -10,11 +10,12 @@ import simpy
 from simulator.alarm import Alarm, SimulatedClock
 from simulator.engine.plan import IterationShape, Plan
 from simulator.engine.request import Request
-from simulator.engine.scheduler import Scheduler
+from simulator.engine.scheduler import Patient, Scheduler
 from simulator.executor import SimulatedExecutor
 from simulator.recorder import IterationLog
 
-LONGEST_LEAP = 256  # iterations looked ahead at once; bounds what an interruption throws away
+LONGEST_LEAP = 1 << 20  # iterations; what a simulated second of the fastest model does not reach
+LOOK_AHEAD = 8  # iterations priced at first, then twice as many each time nothing has come between
 
 
 class Replica:
@@ -22,6 +23,7 @@ class Replica:
 
     While one plan repeats, nothing happens until its last end; an arrival shortens the leap to the
     iteration under way, exactly where a server that looks at its queue once per iteration would see it.
+    A leap is priced piece by piece, so that an interruption throws little away.
     Simultaneous boundaries come in order of replicas, see `Alarm`.
     """
 
@@ -32,6 +34,7 @@ class Replica:
         executor: SimulatedExecutor,
         log: IterationLog,
         on_complete: Callable[[Request, int], None],
+        on_expire: Callable[[Request, int, str], None],
         *,
         longest_leap: int = LONGEST_LEAP,
     ) -> None:
@@ -41,29 +44,34 @@ class Replica:
         self.log = log
         self.outstanding = 0
         self._on_complete = on_complete
+        self._on_expire = on_expire
         self._longest_leap = longest_leap
         self._plan: Plan | None = None
         self._shape: IterationShape
         self._start_ns = self._waiting = 0  # as the plan began
-        self._ends: list[int] = []
+        self._ends: list[int] = []  # of the plan's runs, as far as priced
+        self._runs = 0  # how many there will be unless somebody comes
         self._boundary: Alarm | None = None
+        self._patient: Patient | None = scheduler if isinstance(scheduler, Patient) else None
+        self._nap: Alarm | None = None
         self._rank = log.replica + 1
 
     def add(self, request: Request) -> None:
-        """Take in a request now; `RequestTooLarge` passes through."""
+        """Take in a request now; `RequestRefused` passes through."""
         self.scheduler.add(request)
         self.outstanding += 1
         if self._boundary is None:
             self._wake_at(self.env.now_ns)
-        elif len(self._ends) > 1:
+        elif self._runs > 1:
             self._shorten_leap()
 
     def _shorten_leap(self) -> None:
         """Let the leap end with the iteration under way."""
-        under_way = bisect_left(self._ends, self.env.now_ns)
-        if under_way < len(self._ends) - 1:
-            del self._ends[under_way + 1 :]
-            self._wake_at(self._ends[under_way])
+        ends = self._ends
+        self._runs = runs = bisect_left(ends, self.env.now_ns) + 1
+        if runs < len(ends):
+            del ends[runs:]
+            self._wake_at(ends[-1])
 
     def _wake_at(self, time_ns: int) -> None:
         """Schedule the next boundary. An earlier one still in SimPy's heap is recognised and ignored."""
@@ -73,20 +81,48 @@ class Replica:
         if event is not self._boundary:
             return
         if self._plan is not None:
+            if len(self._ends) < self._runs:
+                self._look_further()
+                return
             self._end(self._plan)
         self._begin()
 
     def _begin(self) -> None:
-        self._plan = plan = self.scheduler.plan()
+        patient = self._patient
+        self._plan = plan = self.scheduler.plan() if patient is None else self._plan_in_time(patient)
         if plan is None:
             self._boundary = None
             return
-        self._start_ns = now = self.env.now_ns
+        self._start_ns = self.env.now_ns
         self._shape = shape = plan.shape()
         self._waiting = self.scheduler.waiting_requests
-        look_ahead = min(2 * len(self._ends) + 8, self._longest_leap)
-        self._ends = self.executor.ends_ns(plan, shape, now, look_ahead)
-        self._wake_at(self._ends[-1])
+        self._runs = min(self.executor.runs(plan, shape), self._longest_leap)
+        self._ends = []
+        self._look_further()
+
+    def _plan_in_time(self, patient: Patient) -> Plan | None:
+        """Plan by the clock; where there is nothing to do yet, look again when the policy says so."""
+        now = self.env.now_ns
+        patient.tell(now)
+        plan, wake_at_ns = self.scheduler.plan(), patient.wake_at_ns
+        for request, reason in patient.take_expired():
+            self.outstanding -= 1
+            self.executor.forget(request)
+            self._on_expire(request, self.log.replica, reason)
+        if plan is None and wake_at_ns is not None:
+            self._nap = Alarm(self.env, wake_at_ns - now, self._rank, self._on_wake)
+        return plan
+
+    def _on_wake(self, event: simpy.Event) -> None:
+        if event is self._nap and self._boundary is None:
+            self._begin()
+
+    def _look_further(self) -> None:
+        """Price the next runs of the plan and sleep through them."""
+        ends = self._ends
+        more = min(max(LOOK_AHEAD, len(ends)), self._runs - len(ends))
+        ends += self.executor.ends_ns(self._shape, len(ends), self.env.now_ns, more)
+        self._wake_at(ends[-1])
 
     def _end(self, plan: Plan) -> None:
         scheduler, ends = self.scheduler, self._ends

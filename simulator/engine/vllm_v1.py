@@ -101,7 +101,8 @@ class VllmV1:
         self._blocked_at = -1
 
     def plan(self) -> Plan | None:
-        self._rejoin_stalled()
+        if self._stalled:
+            self._rejoin_stalled()
         if not (self.waiting or self.running):
             return None
         chunks: list[PrefillChunk] = []
