@@ -1,0 +1,1 @@
+"""Speed and scale, always as ratios measured in one run, since machines drift."""
