@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 BLUE, ORANGE, RED = "#3b82d6", "#d97f1e", "#d64550"
+COLOURS = (BLUE, ORANGE, "#2f9e6e", RED, "#9467bd", "#8c6d4f", "#d665b4", "#7f8a99", "#a3a124", "#1fa3b8")
 TABLE_BINS = 20
 TABLE_SHARES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 SHARES = np.concatenate((np.linspace(0, 0.99, 298), np.linspace(0.99, 1.0, 102)[1:]))  # finer in the tail
@@ -40,7 +41,8 @@ class Chart(NamedTuple):
 def latency_charts(tables: RunTables, summary: Summary) -> list[Chart]:
     """How many of the requests, or tokens, saw at most each latency; those that nobody had are left out."""
     found = {
-        name: _latencies_ms(tables, name, SHARES) for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+        name: latency_quantiles_ms(tables, name, SHARES)
+        for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
     }
     targets = summary["slo"]["targets"]
     return [
@@ -50,7 +52,7 @@ def latency_charts(tables: RunTables, summary: Summary) -> list[Chart]:
     ]
 
 
-def _latencies_ms(tables: RunTables, name: str, shares: NDArray[float64]) -> NDArray[float64]:
+def latency_quantiles_ms(tables: RunTables, name: str, shares: NDArray[float64]) -> NDArray[float64]:
     """Quantiles of a latency; empty when it is undefined throughout."""
     if name == "itl_ms":
         seen = bool(tables.gap_rows.any())
@@ -77,7 +79,7 @@ def _latency_chart(
         _mark(figure, target_ms / divisor, f" SLO {target_ms:,g} ms ", side)
     if values[0] > 0 and values[-1] > 20 * values[0]:
         figure.update_xaxes(type="log", dtick="D2" if values[-1] < 2000 * values[0] else 1)
-    table = _latencies_ms(tables, name, np.array(TABLE_SHARES)).tolist()
+    table = latency_quantiles_ms(tables, name, np.array(TABLE_SHARES)).tolist()
     shares = [f"{100 * share:g} %" for share in TABLE_SHARES]
     return Chart(
         name=name.removesuffix("_ms"),

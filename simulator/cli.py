@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli_compare import compare
 from simulator.cli_lists import LISTINGS
 from simulator.cli_output import (
     check_file,
@@ -27,9 +30,12 @@ from simulator.cli_output import (
 from simulator.errors import UserError
 
 if TYPE_CHECKING:
+    from backend.live import LiveRun
     from simulator.scenario import Scenario
     from simulator.simulation import Simulation
 
+LIVE_LIBRARIES = ("torch", "transformers", "safetensors")
+SERVE_LIBRARIES = ("fastapi", "starlette", "uvicorn", "prometheus_client")
 WELCOME = """\
 ServeTwin simulates an LLM server: which latency and throughput a model gives on a GPU under your load.
 
@@ -122,9 +128,9 @@ def simulate(
     ] = None,
 ) -> None:
     """Simulate a scenario and print its latencies and throughput."""
-    from simulator.scenario_file import load_scenario
+    from simulator.scenario_file import read_scenario
 
-    settings = load_scenario(scenario, overrides or (), seed)
+    settings, notes = read_scenario(scenario, overrides or (), seed)
     check_output(output)
     check_file("--report", report, output)
 
@@ -132,6 +138,7 @@ def simulate(
 
     with progress_on(sys.stderr, "simulating") as progress:
         simulation = run(settings, folder=scenario.parent, progress=progress)
+    simulation = replace(simulation, notes=(*notes, *simulation.notes))
     _keep(settings, simulation, output, report)
     _show(simulation, as_json)
     for what, path in (("results", output), ("report", report)):
@@ -139,7 +146,53 @@ def simulate(
             talk(f"{what}: {path}")
 
 
-def _keep(settings: Scenario, simulation: Simulation, output: Path | None, report: Path | None) -> None:
+@app.command("run")
+def run_on_a_model(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).", show_default=False)
+    ],
+    *,
+    overrides: OverrideOptions = None,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    skip_idle: Annotated[
+        bool, typer.Option("--skip-idle", help="Do not wait for arrivals while nothing runs.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Override the scenario's seed.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the results (summary and tables) to a folder.")
+    ] = None,
+    as_json: AsJson = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML report.")
+    ] = None,
+) -> None:
+    """Run a scenario live on a real model, with the same scheduler, results and files as simulate."""
+    from simulator.scenario_file import load_scenario
+
+    settings = load_scenario(scenario, overrides or (), seed)
+    check_output(output)
+    check_file("--report", report, output)
+    try:
+        from backend.live import run_live
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in LIVE_LIBRARIES:
+            raise
+        raise UserError(f"run needs {error.name}: pip install 'servetwin[live]'") from None
+
+    with progress_on(sys.stderr, "running") as progress:
+        done = run_live(
+            settings, folder=scenario.parent, device=device, skip_idle=skip_idle, progress=progress
+        )
+    _keep(settings, done, output, report)
+    _show(done, as_json)
+    for what, path in (("results", output), ("report", report)):
+        if path is not None:
+            talk(f"{what}: {path}")
+
+
+def _keep(
+    settings: Scenario, simulation: Simulation | LiveRun, output: Path | None, report: Path | None
+) -> None:
     """Write what was asked for, the results first, so that a report that fails costs nothing."""
     from simulator.scenario_file import to_yaml
 
@@ -161,7 +214,7 @@ def _keep(settings: Scenario, simulation: Simulation, output: Path | None, repor
         )
 
 
-def _show(simulation: Simulation, as_json: bool) -> None:
+def _show(simulation: Simulation | LiveRun, as_json: bool) -> None:
     if not as_json:
         from simulator.summary_view import summary_view
 
@@ -170,6 +223,9 @@ def _show(simulation: Simulation, as_json: bool) -> None:
     emit_json(simulation.summary)
     for note in simulation.notes:
         talk(f"note: {note}")
+
+
+app.command()(compare)
 
 
 @app.command()
@@ -234,6 +290,40 @@ def schema() -> None:
     from simulator.scenario import Scenario
 
     emit_json(Scenario.model_json_schema())
+
+
+@app.command()
+def serve(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).", show_default=False)
+    ],
+    *,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Placeholder tokens at the pace of the simulated engine.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 8000,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where a live model runs.")] = "cpu",
+    queue: Annotated[
+        int, typer.Option(metavar="N", help="Requests held beyond those that can run; more get 429.", min=0)
+    ] = 1024,
+    overrides: OverrideOptions = None,
+    seed: Annotated[int | None, typer.Option(help="Override the scenario's seed.")] = None,
+) -> None:
+    """Serve a scenario's engine to OpenAI clients, simulated in real time or live."""
+    from simulator.scenario_file import load_scenario
+
+    settings = load_scenario(scenario, overrides or (), seed)
+    try:
+        from backend.serve.app import Limits
+        from backend.serve.command import backing_of
+        from backend.serve.server import serve as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in SERVE_LIBRARIES:
+            raise
+        raise UserError(f"serve needs {error.name}: pip install 'servetwin[serve]'") from None
+    make = partial(backing_of, settings, scenario.parent, simulated=simulated, device=device)
+    run(make, host, port, Limits(queue=queue), talk)
 
 
 @app.command(

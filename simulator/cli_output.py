@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[int, int | None], None]
 
-RESULT_SIGNS = ("summary.json", "requests.parquet", "requests.parquet.part")
+COMPARISON = "comparison.json"
+RESULT_SIGNS = ("summary.json", "requests.parquet", "requests.parquet.part", COMPARISON)
 REFRESH_S = 0.1
 PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 

@@ -11,7 +11,7 @@ from simulator.alarm import OUTSIDE, Alarm, SimulatedClock
 from simulator.cost_model import CostModel
 from simulator.engine.request import Request
 from simulator.engine.scheduler import Scheduler
-from simulator.errors import RequestTooLarge
+from simulator.errors import RequestRefused
 from simulator.executor import SimulatedExecutor
 from simulator.recorder import REJECTED, IterationLog, RequestLog, tables
 from simulator.replica import LONGEST_LEAP, Replica
@@ -26,12 +26,16 @@ PROGRESS_EVERY = 1024  # requests between two reports
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What serves the requests: a scheduler per replica, one cost model, a router, blocks per replica."""
+    """What serves the requests: a scheduler per replica, one cost model, a router, blocks per replica.
+
+    ``block_copy_ns``: how long one KV block takes between the GPU and the host.
+    """
 
     schedulers: Sequence[Scheduler]
     cost: CostModel
     router: Router
     kv_blocks: int
+    block_copy_ns: float = 0.0
 
 
 class Cluster:
@@ -56,9 +60,10 @@ class Cluster:
             Replica(
                 self.env,
                 scheduler,
-                SimulatedExecutor(fleet.cost),
+                SimulatedExecutor(fleet.cost, fleet.block_copy_ns),
                 log,
                 self._on_complete,
+                self._on_expire,
                 longest_leap=longest_leap,
             )
             for scheduler, log in zip(fleet.schedulers, self.logs, strict=True)
@@ -116,6 +121,7 @@ class Cluster:
             arrival.output_limit,
             arrival.content,
             arrival.priority,
+            arrival.timeout_ns,
         )
         self._offered += 1
         if self._progress is not None and self._offered % PROGRESS_EVERY == 0:
@@ -124,7 +130,7 @@ class Cluster:
         replica = self.replicas[index]
         try:
             replica.add(request)
-        except RequestTooLarge as error:
+        except RequestRefused as error:
             self.requests.turn_away(request, index, REJECTED, str(error))
             self._on_end()
         else:
@@ -132,6 +138,10 @@ class Cluster:
 
     def _on_complete(self, request: Request, replica: int) -> None:
         self.requests.complete(request, replica, self.env.now_ns)
+        self._on_end()
+
+    def _on_expire(self, request: Request, replica: int, reason: str) -> None:
+        self.requests.turn_away(request, replica, REJECTED, reason, self.env.now_ns)
         self._on_end()
 
     def _on_end(self) -> None:

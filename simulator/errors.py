@@ -5,7 +5,9 @@ UserError                 the message is the whole story: where, what is wrong, 
 ├── TraceError            azure.csv:17: GeneratedTokens must be a whole number >= 1, not 'x'
 ├── ModelError            config.json: 'mamba' layers hold no KV cache; ServeTwin knows attention decoders
 ├── ProfileError          profile h100.json: 'dense' has 3 knots but 4 times
-└── RequestTooLarge       request needs 530 KV blocks, the cache has 512
+└── RequestRefused        what an engine does not take in; the request counts as rejected
+    ├── RequestTooLarge   request needs 530 KV blocks, the cache has 512
+    └── QueueFull         the queue holds max_queue_size (64) requests
 
 Libraries raise these and never print or exit; the command line turns one into a single line and exit
 code 2. Anything else that escapes is a bug of ours and keeps its traceback.
@@ -34,5 +36,13 @@ class ProfileError(UserError):
     """A cost profile is damaged or does not belong to this model, hardware or dtype."""
 
 
-class RequestTooLarge(UserError):
-    """A request that could never run, however long it waited; rejected at arrival and counted."""
+class RequestRefused(UserError):
+    """A request that the engine does not take in; rejected at arrival and counted."""
+
+
+class QueueFull(RequestRefused):
+    """A request that found as many others waiting as the policy allows."""
+
+
+class RequestTooLarge(RequestRefused):
+    """A request that could never run, however long it waited."""

@@ -20,8 +20,9 @@ class SimulatedExecutor:
     an entry is checked against it when it reaches the top.
     """
 
-    def __init__(self, cost: CostModel) -> None:
+    def __init__(self, cost: CostModel, block_copy_ns: float = 0.0) -> None:
         self.cost = cost
+        self.block_copy_ns = block_copy_ns  # one KV block between the GPU and the host
         self._output_tokens: dict[Request, int] = {}
         self._stops: list[tuple[int, int, Request]] = []
 
@@ -38,6 +39,12 @@ class SimulatedExecutor:
         if shape.prefills or not shape.decodes or plan.horizon == 1:
             return 1
         return min(plan.horizon, self._steps_to_stop(plan.decodes))
+
+    def copy_ns(self, plan: Plan) -> int:
+        """How long KV blocks cross between the GPU and the host before a plan's first run."""
+        if not (plan.swapped_out or plan.swapped_in):
+            return 0
+        return int(self.block_copy_ns * plan.copied_blocks)
 
     def ends_ns(self, shape: IterationShape, run: int, start_ns: int, count: int) -> list[int]:
         """When runs ``[run, run + count)`` of a plan end, the first of them starting at ``start_ns``.
@@ -63,6 +70,7 @@ class SimulatedExecutor:
         """Who produced its last token in this run of the plan; asked before it is committed."""
         group = plan.decodes
         clock = group.steps + (not plan.paused)
+        self._note_later_stops(plan, clock)
         stopped = self._due_stops(group, clock)
         for request, _, _, completes in plan.prefills:
             if not completes:
@@ -75,6 +83,16 @@ class SimulatedExecutor:
         for request in stopped:
             del self._output_tokens[request]
         return stopped
+
+    def _note_later_stops(self, plan: Plan, clock: int) -> None:
+        """Entries of requests that are not in the group may have been dropped: those come back in time."""
+        for request in plan.stalled:
+            remaining = self._output_tokens[request] - request.generated_tokens
+            heappush(self._stops, (clock + remaining, request.id, request))
+        for request, _ in plan.swapped_in:
+            if request in plan.decodes.members:
+                due = request.origin + self._output_tokens[request]
+                heappush(self._stops, (due, request.id, request))
 
     def _steps_to_stop(self, group: DecodeGroup) -> int:
         """Iterations until the next member stops, or a lower bound."""

@@ -15,7 +15,8 @@ class Hardware:
 
     ``memory_bytes`` is what CUDA reports to a process (``cudaMemGetInfo``), a few per cent below the
     data sheet's figure, because engines apply their utilisation to that. Rates are dense peaks by the
-    data sheet; ``interconnect_bytes_per_s`` is one direction between two of them.
+    data sheet; ``interconnect_bytes_per_s`` is one direction between two of them, ``pcie_bytes_per_s`` one
+    direction between one of them and the host's memory.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Hardware:
     bandwidth_bytes_per_s: float
     flops_per_s: Mapping[str, float]
     interconnect_bytes_per_s: float
+    pcie_bytes_per_s: float
     sources: Mapping[str, str]
     notes: tuple[str, ...] = ()
 

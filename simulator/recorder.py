@@ -54,10 +54,10 @@ class RequestLog:
         self._write(request, replica, COMPLETED, now_ns)
         self.completed += 1
 
-    def turn_away(self, request: Request, replica: int, status: int, reason: str) -> None:
-        """A request ends without its answer."""
+    def turn_away(self, request: Request, replica: int, status: int, reason: str, now_ns: int = -1) -> None:
+        """A request ends without its answer; ``now_ns`` if it was let in and has waited."""
         self.reasons[request.id] = reason
-        self._write(request, replica, status, -1)
+        self._write(request, replica, status, now_ns)
 
     def _write(self, request: Request, replica: int, status: int, now_ns: int) -> None:
         self.rows.extend(
@@ -119,16 +119,14 @@ class IterationLog:
         ``waiting`` as the first began, ``used_blocks`` in the last.
         """
         end_ns = ends[-1]
-        preempted = plan.preempted
-        self.rows.extend(
-            (self.replica, start_ns, end_ns, *shape, len(preempted), waiting, used_blocks, len(ends))
-        )
+        evicted = len(plan.preempted) + len(plan.swapped_out)
+        self.rows.extend((self.replica, start_ns, end_ns, *shape, evicted, waiting, used_blocks, len(ends)))
         self.ends.extend(ends)
         if plan.prefills:
             self._stamp(plan, start_ns, end_ns)
         if plan.paused or self._paused_since >= 0:
             self._follow_pause(plan, shape, start_ns, ends)
-        if preempted or self._away or plan.stalled:
+        if evicted or self._away or plan.stalled:
             self._follow_away(plan, start_ns, ends)
 
     def _stamp(self, plan: Plan, start_ns: int, end_ns: int) -> None:
@@ -141,7 +139,7 @@ class IterationLog:
     def _follow_away(self, plan: Plan, start_ns: int, ends: Sequence[int]) -> None:
         """Requests that come back do so in the first of these iterations."""
         away, end_ns = self._away, ends[0]
-        for request in (*plan.preempted, *plan.stalled):
+        for request in (*_evicted(plan), *plan.stalled):
             if request.generated_tokens:
                 away.setdefault(request, self._last_token_ns(request, start_ns))
         for chunk in plan.prefills:
@@ -166,7 +164,7 @@ class IterationLog:
                 self._paused_since = start_ns
             joined.update((c.request, ends[-1]) for c in plan.prefills if c.completes)
             return
-        for request in plan.preempted:
+        for request in _evicted(plan):
             if request.generated_tokens:
                 self._away.setdefault(request, self._last_token_ns(request, start_ns))
         late = [r for r in joined if r in plan.decodes.members]
@@ -201,6 +199,10 @@ class IterationLog:
         return np.concatenate(((ends - starts)[seen], long_gaps[:, 0])), np.concatenate(
             (rows[seen], long_gaps[:, 1])
         )
+
+
+def _evicted(plan: Plan) -> list[Request]:
+    return [*plan.preempted, *(copy.request for copy in plan.swapped_out)]
 
 
 def tables(requests: RequestLog, replicas: Sequence[IterationLog], kv_blocks: int) -> RunTables:

@@ -98,18 +98,18 @@ class Replica:
         self._waiting = self.scheduler.waiting_requests
         self._runs = min(self.executor.runs(plan, shape), self._longest_leap)
         self._ends = []
-        self._look_further()
+        self._look_further(self.executor.copy_ns(plan))
 
     def _plan_in_time(self, patient: Patient) -> Plan | None:
         """Plan by the clock; where there is nothing to do yet, look again when the policy says so."""
         now = self.env.now_ns
         patient.tell(now)
-        plan, wake_at_ns = self.scheduler.plan(), patient.wake_at_ns
+        plan = self.scheduler.plan()
         for request, reason in patient.take_expired():
             self.outstanding -= 1
             self.executor.forget(request)
             self._on_expire(request, self.log.replica, reason)
-        if plan is None and wake_at_ns is not None:
+        if plan is None and (wake_at_ns := patient.wake_at_ns) is not None:
             self._nap = Alarm(self.env, wake_at_ns - now, self._rank, self._on_wake)
         return plan
 
@@ -117,11 +117,11 @@ class Replica:
         if event is self._nap and self._boundary is None:
             self._begin()
 
-    def _look_further(self) -> None:
-        """Price the next runs of the plan and sleep through them."""
+    def _look_further(self, delay_ns: int = 0) -> None:
+        """Price the next runs of the plan, the first of them delayed, and sleep through them."""
         ends = self._ends
         more = min(max(LOOK_AHEAD, len(ends)), self._runs - len(ends))
-        ends += self.executor.ends_ns(self._shape, len(ends), self.env.now_ns, more)
+        ends += self.executor.ends_ns(self._shape, len(ends), self.env.now_ns + delay_ns, more)
         self._wake_at(ends[-1])
 
     def _end(self, plan: Plan) -> None:

@@ -2,86 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.config import JsonDict
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-DEFAULT_POLICY = "vllm-v1"
-EXACT_WHOLE = 2**53  # beyond it a float no longer tells neighbouring whole numbers apart
-
-Problem: TypeAlias = tuple[tuple[str, ...], str]  # the keys to blame, the first one most; what it must be
-
-
-def _whole(value: object) -> object:
-    """``1e3`` is a whole number, although YAML reads it as a float."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_WHOLE:
-        return int(value)
-    return value
-
-
-def _blocks(value: object) -> object:
-    """A number of KV blocks, or ``auto``: one message for both, where a union would give two."""
-    value = _whole(value)
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value
-    raise PydanticCustomError("expected", "{wanted}", {"wanted": "auto or a whole number >= 1"})
-
-
-def _not_frozen(rate: float) -> float:
-    """Gaps must stay representable in integer nanoseconds."""
-    if rate < 1e-9:
-        raise PydanticCustomError("expected", "{wanted}", {"wanted": ">= 1e-09"})
-    return rate
-
-
-def _with_policy(value: object) -> object:
-    """Engine settings that name no policy are those of the default one."""
-    if isinstance(value, dict) and "policy" not in value:
-        return {"policy": DEFAULT_POLICY, **value}
-    return value
-
-
-def refuse(problems: Iterable[Problem]) -> None:
-    """Raise one error that carries every combination found wrong, each with the keys to blame."""
-    found = list(problems)
-    if found:
-        text = "; ".join(f"{keys[0]} {problem}".lstrip() for keys, problem in found)
-        raise PydanticCustomError("combination", "{text}", {"text": text, "problems": found})
-
-
-Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole)]
-Count: TypeAlias = Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)]
-Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Positive: TypeAlias = Annotated[Number, Field(gt=0)]
-Text: TypeAlias = Annotated[str, Field(strict=True, min_length=1)]
-Switch: TypeAlias = Annotated[bool, Field(strict=True)]
-Rate: TypeAlias = Annotated[Number, Field(gt=0, le=1e9), AfterValidator(_not_frozen)]
-Seconds: TypeAlias = Annotated[Number, Field(gt=0, le=1e9)]  # 31 years: integer nanoseconds hold it
-Variation: TypeAlias = Annotated[Number, Field(gt=0, le=1000)]
-
-
-class Settings(BaseModel):
-    """Settings are values: unknown keys are refused and nothing changes afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _require_first(schema: JsonDict) -> None:
-    properties = schema["properties"]
-    required = schema.get("required", [])
-    assert isinstance(properties, dict)
-    assert isinstance(required, list)
-    first = next(iter(properties))
-    schema["required"] = [first, *(key for key in required if key != first)]
-
-
-class Chosen(Settings):
-    """One alternative of several, told apart by its first key, which a file must therefore give."""
-
-    model_config = ConfigDict(json_schema_extra=_require_first)
+from simulator.engine_settings import EngineSettings, VllmV1Settings
+from simulator.settings import (
+    Chosen,
+    Count,
+    Number,
+    Positive,
+    Problem,
+    Rate,
+    Seconds,
+    Settings,
+    Switch,
+    Text,
+    Variation,
+    Whole,
+    refuse,
+)
 
 
 class PoissonArrivals(Chosen):
@@ -245,6 +186,11 @@ class WorkloadSettings(Settings):
     lengths: LengthSettings = Field(description="how long prompts and outputs are")
     requests: Count | None = Field(None, description="stop after this many requests")
     duration_s: Seconds | None = Field(None, description="no request arrives later than this, seconds")
+    timeout_ms: Positive | None = Field(
+        None,
+        description="longest wait in the queue that clients ask for, ms; heeded only where the engine's "
+        "queue policy allows overrides",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> WorkloadSettings:
@@ -264,107 +210,6 @@ def _workload_problems(workload: WorkloadSettings) -> Iterator[Problem]:
                 ("requests",),
                 "is required: burst arrivals all come at time 0, which duration_s cannot bound",
             )
-
-
-class EngineMemory(Settings):
-    """What every policy has: the KV cache and the longest sequence."""
-
-    policy: str
-    block_size: Count = Field(16, description="tokens per KV block")
-    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = Field(
-        0.9, description="share of the GPU's memory that the engine may use, 0 to 1"
-    )
-    kv_blocks: Annotated[Literal["auto"] | Count, BeforeValidator(_blocks)] = Field(
-        "auto", description="KV blocks per replica; auto works them out from the GPU's memory"
-    )
-    max_model_len: Count | None = Field(
-        None, description="longest sequence, prompt and output, tokens; without it the model's own limit"
-    )
-
-
-class SingleSettings(EngineMemory):
-    """One request on the device from its first to its last token."""
-
-    model_config = ConfigDict(json_schema_extra=_require_first)
-    max_num_seqs: ClassVar[int] = 1
-    policy: Literal["single"] = Field("single", description="one request at a time")
-
-
-class StaticSettings(EngineMemory):
-    """Padded batches that run until their last row has finished: the Hugging Face pipeline."""
-
-    model_config = ConfigDict(json_schema_extra=_require_first)
-    policy: Literal["static"] = Field("static", description="padded batches, as a Hugging Face pipeline")
-    max_num_seqs: Count = Field(8, description="batch size, requests")
-    stop_rule: Literal["batch-max", "global-max"] = Field(
-        "batch-max",
-        description="a batch decodes to its own longest output, or to the longest of the whole workload",
-    )
-    streaming: Switch = Field(False, description="whether tokens are seen before the batch has ended")
-
-
-class OrcaSettings(EngineMemory):
-    """Iteration-level batching with KV memory reserved for the whole request at admission."""
-
-    model_config = ConfigDict(json_schema_extra=_require_first)
-    policy: Literal["orca"] = Field("orca", description="iteration-level batching with reserved memory")
-    max_num_seqs: Count = Field(256, description="most requests in one iteration")
-    reservation: Literal["max", "pow2", "oracle"] = Field(
-        "max",
-        description="KV slots reserved: the longest sequence, the next power of two, or the true length",
-    )
-
-
-class VllmV1Settings(EngineMemory):
-    """vLLM's V1 scheduler: one token budget per iteration, paged KV, preemption by recomputation."""
-
-    policy: Literal["vllm-v1"] = Field("vllm-v1", description="vLLM's V1 scheduler")
-    max_num_seqs: Count = Field(256, description="most requests running at once")
-    max_num_batched_tokens: Count = Field(2048, description="token budget of one iteration")
-    chunked_prefill: Switch = Field(True, description="whether a prompt may be split over iterations")
-    long_prefill_token_threshold: Whole = Field(
-        0, description="most tokens of one prompt in one iteration; 0: only the budget bounds them"
-    )
-    scheduling: Literal["fcfs", "priority"] = Field(
-        "fcfs", description="queue order: first come first served, or lowest priority number first"
-    )
-    prefix_caching: Switch = Field(True, description="whether KV blocks of equal prefixes are shared")
-    full_isl_gate: Switch = Field(
-        True,
-        description="admit only when blocks for the whole sequence are free (vLLM since late 2026); "
-        "false: for its first chunk",
-    )
-    watermark: Annotated[Number, Field(ge=0, lt=1)] = Field(
-        0.0, description="share of KV blocks kept free at admission while something runs, 0 to 1"
-    )
-
-    @model_validator(mode="after")
-    def _budget_suffices(self) -> VllmV1Settings:
-        refuse(_budget_problems(self))
-        return self
-
-
-def _budget_problems(engine: VllmV1Settings) -> Iterator[Problem]:
-    budget = engine.max_num_batched_tokens
-    key = "max_num_batched_tokens"
-    if budget < engine.max_num_seqs:
-        yield (
-            (key, "max_num_seqs"),
-            f"must be >= max_num_seqs ({engine.max_num_seqs}), a token for each, not {budget}",
-        )
-    if budget < engine.block_size:
-        yield (key, "block_size"), f"must be >= block_size ({engine.block_size}), not {budget}"
-    longest = engine.max_model_len
-    if not engine.chunked_prefill and longest is not None and budget < longest:
-        yield (
-            (key, "max_model_len", "chunked_prefill"),
-            f"must be >= max_model_len ({longest}) while chunked_prefill is false, or a long prompt could "
-            f"never be scheduled, not {budget}",
-        )
-
-
-Engine: TypeAlias = SingleSettings | StaticSettings | OrcaSettings | VllmV1Settings
-EngineSettings: TypeAlias = Annotated[Engine, Field(discriminator="policy"), BeforeValidator(_with_policy)]
 
 
 class ParallelSettings(Settings):

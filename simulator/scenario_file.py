@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple, get_args
 
 from pydantic import ValidationError
 
+from simulator.engine_settings import DEFAULT_POLICY, Engine
 from simulator.errors import ScenarioError, UserError
 from simulator.scenario import Scenario
 from simulator.scenario_lines import Flaw, KeyPath, Place, Source, Value, dotted, dump, parse, read_text
 from simulator.scenario_messages import Complaint, complaints, shown
 
 
-def load_scenario(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
-    """The scenario in a file, with ``key=value`` overrides and a seed laid over it.
+class Loaded(NamedTuple):
+    """A scenario and what was decided while reading it that one should know."""
 
-    Raises one ScenarioError that holds a line for each thing wrong, in the order in which they stand.
+    scenario: Scenario
+    notes: tuple[str, ...]
+
+
+def load_scenario(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
+    """The scenario in a file, with ``key=value`` overrides and a seed laid over it."""
+    return read_scenario(path, overrides, seed).scenario
+
+
+def read_scenario(
+    path: Path, overrides: Sequence[str] = (), seed: int | None = None, varied: Sequence[str] = ()
+) -> Loaded:
+    """The scenario in a file, with ``--set`` overrides, a seed and then ``--vary`` values laid over it.
+
+    Where they switch the policy, keys that the file sets for its own policy and the new one lacks are left
+    out, with a note. Raises one ScenarioError that holds a line for each thing wrong, in the order in which
+    they stand.
     """
     source = Source(str(path))
     parse(source, read_text(path))
@@ -27,10 +45,46 @@ def load_scenario(path: Path, overrides: Sequence[str] = (), seed: int | None = 
     options = [(f"--set {text}", text) for text in overrides]
     if seed is not None:
         options.append((f"--seed {seed}", f"seed={seed}"))
+    options += [(f"--vary {text}", text) for text in varied]
+    own_policy = _policy(source.values)
     for rank, (label, text) in enumerate(options, start=1):
         _lay_over(source, source.values, Source(label, rank, numbered=False), text)
+    notes = _leave_out_foreign_keys(source, source.values, own_policy)
     source.values.setdefault("name", path.stem)
-    return _validated(source, path.parent)
+    return Loaded(_validated(source, path.parent), notes)
+
+
+def _policy(values: dict[str, Value]) -> str | None:
+    """The policy that the values ask for, if it can be told."""
+    engine = values.get("engine", {})
+    policy = engine.get("policy", DEFAULT_POLICY) if isinstance(engine, dict) else None
+    return policy if isinstance(policy, str) else None
+
+
+def _leave_out_foreign_keys(
+    source: Source, values: dict[str, Value], own_policy: str | None
+) -> tuple[str, ...]:
+    """Where options switched the policy, drop the file's keys that only its own policy has."""
+    engine, policy = values.get("engine"), _policy(values)
+    known = _keys_of(policy)
+    if policy == own_policy or not known or not isinstance(engine, dict):
+        return ()
+    touched = {
+        place[1]
+        for place, where in source.places.items()
+        if len(place) > 1 and place[0] == "engine" and where.order[0] > 0
+    }
+    own = _keys_of(own_policy)
+    foreign = [key for key in engine if key in own and key not in known and key not in touched]
+    for key in foreign:
+        del engine[key]
+    return tuple(f"the file's engine.{key} is left out: no key of this policy" for key in foreign)
+
+
+def _keys_of(policy: str | None) -> Collection[str]:
+    """Keys of the engine section under a policy; none where there is no such policy."""
+    fields = (settings.model_fields for settings in get_args(Engine))
+    return next((keys for keys in fields if keys["policy"].default == policy), ())
 
 
 def to_yaml(scenario: Scenario) -> str:

@@ -193,6 +193,10 @@ def _bound(sign: str, bound: str) -> Callable[[Value, Mapping[str, Any], Schema]
     return lambda value, context, _node: f"must be {sign} {context[bound]:g}, not {shown(value)}"
 
 
+def _a_list(value: Value, _context: Mapping[str, Any], node: Schema) -> str:
+    return f"must be a list of {'two ' if 'maxItems' in node else ''}numbers, not {shown(value)}"
+
+
 def _plain(wanted: str) -> Callable[[Value, Mapping[str, Any], Schema], str]:
     return lambda value, _context, _node: f"must be {wanted}, not {shown(value)}"
 
@@ -214,6 +218,7 @@ SENTENCES: Mapping[str, Callable[[Any, Mapping[str, Any], Schema], str]] = {
     "less_than_equal": _bound("<=", "le"),
     "model_type": _plain("a mapping of keys"),
     "model_attributes_type": _plain("a mapping of keys"),
-    "tuple_type": _plain("a list of two numbers"),
+    "dict_type": _plain("a mapping of keys"),
+    "tuple_type": _a_list,
     "too_long": _plain("a list of two numbers"),
 }

@@ -11,6 +11,7 @@ from time import perf_counter
 
 from simulator.cluster import Cluster, Fleet
 from simulator.cost_model import CostModel, load_cost_model
+from simulator.engine_settings import batched_tokens
 from simulator.hardware import load_hardware
 from simulator.memory import plan_memory
 from simulator.metrics import Summary, summarise
@@ -19,7 +20,7 @@ from simulator.policies import make_scheduler
 from simulator.profile import ProfileInfo
 from simulator.routers import ROUTERS
 from simulator.run_tables import RunTables
-from simulator.scenario import ClosedArrivals, Scenario, SloSettings, VllmV1Settings
+from simulator.scenario import ClosedArrivals, Scenario, SloSettings
 from simulator.scenario_file import model_path
 from simulator.workloads.workload import Workload, build_workload
 
@@ -78,14 +79,14 @@ def _kv_blocks(scenario: Scenario, model: Model) -> int:
     engine = scenario.engine
     if engine.kv_blocks != "auto":
         return engine.kv_blocks
-    budget = engine.max_num_batched_tokens if isinstance(engine, VllmV1Settings) else UNBUDGETED_TOKENS
+    budget = batched_tokens(engine, engine.max_model_len or model.max_positions)
     return plan_memory(
         model,
         load_hardware(scenario.hardware),
         dtype=scenario.dtype,
         tensor_parallel=scenario.parallel.tensor,
         gpu_memory_utilization=engine.gpu_memory_utilization,
-        max_num_batched_tokens=budget,
+        max_num_batched_tokens=budget or UNBUDGETED_TOKENS,
         max_num_seqs=engine.max_num_seqs,
         block_size=engine.block_size,
     ).kv_blocks
@@ -95,12 +96,14 @@ def _fleet(scenario: Scenario, model: Model, cost: CostModel, workload: Workload
     def longest_tokens() -> int:
         return max(arrival.prompt_tokens + arrival.output_limit for arrival in workload.arrivals())
 
-    max_model_len = scenario.engine.max_model_len or model.max_positions
+    engine, max_model_len = scenario.engine, scenario.engine.max_model_len or model.max_positions
+    block_bytes = engine.block_size * model.kv_bytes_per_token(scenario.dtype, scenario.parallel.tensor)
     schedulers = [
-        make_scheduler(scenario.engine, kv_blocks, max_model_len, longest_tokens)
+        make_scheduler(engine, kv_blocks, max_model_len, longest_tokens, block_bytes)
         for _ in range(scenario.replicas)
     ]
-    return Fleet(schedulers, cost, ROUTERS[scenario.router](), kv_blocks)
+    block_copy_ns = NS_PER_S * block_bytes / load_hardware(scenario.hardware).pcie_bytes_per_s
+    return Fleet(schedulers, cost, ROUTERS[scenario.router](), kv_blocks, block_copy_ns)
 
 
 def _run(

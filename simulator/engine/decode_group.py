@@ -45,6 +45,23 @@ class DecodeGroup:
         self.steps = end = start + steps
         return [request for step in range(start + 1, end + 1) for request in wheel[step % size]]
 
+    def steps_within(self, blocks: int) -> int:
+        """How many steps the members' growth fits into this many blocks, or a lower bound when it is far.
+
+        Whole laps of the wheel first, then bucket by bucket.
+        """
+        rows, size = len(self.members), self.block_size
+        laps = blocks // rows if blocks > 0 else 0
+        steps, left = laps * size, blocks - laps * rows
+        if laps > 3:
+            return steps
+        for step in range(self.steps + 1, self.steps + size + 1):
+            left -= len(self.wheel[step % size])
+            if left < 0:
+                break
+            steps += 1
+        return steps
+
     def join(self, request: Request, width: int | None = None) -> None:
         """Take in a request that has generated at least one token. ``width``: its padded prompt."""
         request.origin = origin = self.steps - request.generated_tokens

@@ -7,6 +7,8 @@ key until it is taken again, so a later prompt with the same prefix can revive i
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from simulator.engine.request import Content, Request
@@ -66,19 +68,17 @@ class KVCache:
 
     def take(self, count: int) -> list[int]:
         """The next free blocks, which lose their content. The caller has checked ``free_blocks``."""
+        head = self._head
+        self._head = head + count
+        taken = self._queue[head : head + count]
         if self._stale:
-            taken = self._take_skipping_stale(count)
-        else:
-            head = self._head
-            self._head = head + count
-            taken = self._queue[head : head + count]
-            if head > 65_536 and head > len(self._queue) // 2:
-                del self._queue[: self._head]
-                self._head = 0
+            taken = self._without_stale(taken, count)
+        if self._head > 65_536 and self._head > len(self._queue) // 2:
+            del self._queue[: self._head]
+            self._head = 0
         self.free_blocks -= count
         if self._idle:
-            for block in [block for block in taken if block in self._idle]:
-                self._forget(block)
+            self._forget(list(filter(self._idle.__contains__, taken)))
         return taken
 
     def grow(self, requests: Collection[Request]) -> None:
@@ -87,18 +87,33 @@ class KVCache:
             request.blocks.append(block)
 
     def release(self, request: Request) -> None:
-        """Free a request's blocks, tail first, and forget that it held them."""
+        """Free a request's blocks, tail first, and forget that it held them.
+
+        Under prefix caching, blocks that it had not filled hold nothing to find: they are reused first.
+        """
         blocks = request.blocks
         if not blocks:
             return
         self.changes += 1
-        if request.published_blocks:
-            blocks = self._drop_keyed(blocks, request.published_blocks)
+        if self.prefix_caching:
+            full = max(request.computed_tokens // self.block_size, request.published_blocks)
+            if full < len(blocks):
+                self._put_first(blocks[full:])
+                del blocks[full:]
+            if request.published_blocks:
+                blocks = self._drop_keyed(blocks, request.published_blocks)
         blocks.reverse()
         self._queue += blocks
         self.free_blocks += len(blocks)
         request.blocks = []
         request.published_blocks = 0
+
+    def _put_first(self, blocks: list[int]) -> None:
+        """Free blocks without content: into the gap before the head of the queue, where there is room."""
+        head = self._head
+        self._head = start = max(0, head - len(blocks))
+        self._queue[start:head] = blocks
+        self.free_blocks += len(blocks)
 
     def lookup(self, request: Request) -> list[int]:
         """The longest run of cached blocks at the start of a request; one token is left to compute."""
@@ -112,6 +127,19 @@ class KVCache:
                 break
             found.append(block)
         return found
+
+    def cached_blocks(self, request: Request) -> int:
+        """How many blocks `lookup` would find, in O(log n): what precedes a cached block is cached too.
+
+        Whoever holds a block holds the ones before it, and gives them back after it.
+        """
+        index = self._index
+        if not index or (request.content is None and not request.preemptions):
+            return 0
+        full = (request.total_tokens - 1) // self.block_size
+        return bisect_left(
+            range(full), True, key=lambda i: self._content_keys(request, i, i + 1)[0] not in index
+        )
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these cached blocks nobody holds: reviving them uses up free blocks."""
@@ -157,21 +185,31 @@ class KVCache:
         keys.extend(range(first - max(start, named), first - stop, -1))
         return keys
 
-    def _take_skipping_stale(self, count: int) -> list[int]:
-        queue, stale, head = self._queue, self._stale, self._head
-        taken: list[int] = []
-        while len(taken) < count:
-            block = queue[head]
-            head += 1
-            if block in stale:
-                if stale[block] == 1:
-                    del stale[block]
-                else:
-                    stale[block] -= 1
+    def _without_stale(self, blocks: list[int], count: int) -> list[int]:
+        """``count`` blocks from the front of the queue, of which ``blocks`` were the first entries."""
+        stale, valid = self._stale, []
+        while True:
+            if stale.keys().isdisjoint(blocks):
+                valid += blocks
             else:
-                taken.append(block)
-        self._head = head
-        return taken
+                valid += [block for block in blocks if not self._strike(block)]
+            missing = count - len(valid)
+            if not missing:
+                return valid
+            head = self._head
+            self._head = head + missing
+            blocks = self._queue[head : head + missing]
+
+    def _strike(self, block: int) -> bool:
+        """Whether this queue entry is stale; it counts as read."""
+        left = self._stale.get(block)
+        if left is None:
+            return False
+        if left == 1:
+            del self._stale[block]
+        else:
+            self._stale[block] = left - 1
+        return True
 
     def _drop_keyed(self, blocks: list[int], keyed: int) -> list[int]:
         """Release one hold on each of the first ``keyed`` blocks; the blocks that nobody holds any more.
@@ -197,9 +235,17 @@ class KVCache:
         else:
             self._extra_holders[block] = held - 1
 
-    def _forget(self, block: int) -> None:
-        self._idle.discard(block)
-        key = self._keys.pop(block)
+    def _forget(self, blocks: list[int]) -> None:
+        """Drop the content of blocks that are about to be reused."""
+        self._idle.difference_update(blocks)
+        keys = list(map(self._keys.pop, blocks))
+        if self._twins:
+            for key, block in zip(keys, blocks, strict=True):
+                self._forget_one(key, block)
+        else:
+            deque(map(self._index.pop, keys), maxlen=0)  # runs at C speed
+
+    def _forget_one(self, key: int, block: int) -> None:
         twins = self._twins.get(key)
         if twins is None:
             del self._index[key]

@@ -20,6 +20,13 @@ class PrefillChunk(NamedTuple):
     completes: bool
 
 
+class BlockCopy(NamedTuple):
+    """A request's KV blocks on their way between the GPU and the host."""
+
+    request: Request
+    blocks: int
+
+
 class IterationShape(NamedTuple):
     """All that an iteration's duration depends on, for simulation, live timing and calibration alike."""
 
@@ -37,6 +44,9 @@ class Plan(NamedTuple):
 
     ``horizon``: how many times this plan may run, unchanged, before the scheduler must be asked again,
     provided that nobody stops, arrives or is cancelled. Blocks for the first run are already given.
+
+    ``preempted`` lost their KV and will compute it again; ``swapped_out`` keep a copy in host memory.
+    Both kinds were evicted.
     """
 
     prefills: tuple[PrefillChunk, ...]
@@ -45,7 +55,14 @@ class Plan(NamedTuple):
     stalled: tuple[Request, ...] = ()  # decoding requests that this iteration leaves out
     horizon: int = 1
     paused: bool = False  # no member of the group takes part
+    swapped_out: tuple[BlockCopy, ...] = ()
+    swapped_in: tuple[BlockCopy, ...] = ()  # back on the GPU and taking part
     padded_to: int = 0  # every prompt row is padded to this many positions; 0: no padding
+
+    @property
+    def copied_blocks(self) -> int:
+        """KV blocks that cross between the GPU and the host before the model runs."""
+        return sum(copy.blocks for copy in (*self.swapped_out, *self.swapped_in))
 
     def shape(self) -> IterationShape:
         """The shape of the plan's next run."""

@@ -22,7 +22,7 @@ class Request:
     """One request on its way through the engine. Identity matters: requests are never compared.
 
     ``output_limit`` is the declared maximum (``max_new_tokens``), all that a scheduler may know of the
-    answer's length. Fields below ``priority`` are progress; the scheduler alone writes them, except the
+    answer's length. Fields below ``timeout_ns`` are progress; the scheduler alone writes them, except the
     two time stamps, which only the recorder writes and no scheduler reads.
 
     While a request is decoding, ``generated_tokens`` and ``computed_tokens`` are not kept up to date:
@@ -35,6 +35,7 @@ class Request:
     output_limit: int
     content: Content | None = None
     priority: int = 0
+    timeout_ns: int = 0  # the longest wait for its turn that the client asks for; 0: no wish
 
     computed_tokens: int = 0  # tokens whose KV is stored
     generated_tokens: int = 0

@@ -77,10 +77,16 @@ class Single:
 
 def refuse_oversized(request: Request, kv: KVCache, max_model_len: int) -> None:
     """Raise `RequestTooLarge` where prompt and output limit exceed the model's length or the cache."""
+    refuse_beyond_model(request, max_model_len)
+    limit = request.limit_tokens
+    if kv.blocks_for(limit) > kv.blocks:
+        raise RequestTooLarge(f"needs {kv.blocks_for(limit)} KV blocks, the cache has {kv.blocks}")
+
+
+def refuse_beyond_model(request: Request, max_model_len: int) -> None:
+    """Raise `RequestTooLarge` where prompt and output limit exceed the model's length."""
     limit = request.limit_tokens
     if limit > max_model_len:
         raise RequestTooLarge(
             f"{limit} tokens (prompt and output limit) exceed max_model_len {max_model_len}"
         )
-    if kv.blocks_for(limit) > kv.blocks:
-        raise RequestTooLarge(f"needs {kv.blocks_for(limit)} KV blocks, the cache has {kv.blocks}")

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from simulator.engine.decode_group import DecodeGroup
 from simulator.engine.kv_cache import KVCache
-from simulator.engine.plan import Plan, PrefillChunk
+from simulator.engine.padded_batch import Extent, PaddedBatch
+from simulator.engine.plan import Plan
 from simulator.engine.request import Request
-from simulator.engine.scheduler import UNBOUNDED
 from simulator.engine.single import refuse_oversized
 from simulator.errors import RequestTooLarge
 
@@ -46,11 +45,9 @@ class Static:
         self.max_model_len = max_model_len
         self.global_max_tokens = global_max_tokens
         self.streams = streaming
-        self.group = DecodeGroup(kv.block_size)
         self.waiting: deque[Request] = deque()
-        self.batch: dict[Request, bool] = {}  # row -> whether it has stopped
-        self._width = 0
-        self._ends_at = UNBOUNDED  # decode clock at which the global-max rule ends the batch
+        self.batch = PaddedBatch(kv, streams=streaming)
+        self.group = self.batch.group
 
     @property
     def busy(self) -> bool:
@@ -75,74 +72,38 @@ class Static:
 
     def cancel(self, request: Request) -> None:
         """A waiting request leaves; a row of the running batch keeps its seat, as stopped rows do."""
-        if request not in self.batch:
+        if request in self.batch.rows:
+            self.batch.cancel(request)
+        else:
             self.waiting.remove(request)
-        elif not self.batch[request]:
-            self._stop_row(request)
 
     def plan(self) -> Plan | None:
         if self.batch:
-            return Plan((), self.group, horizon=self._ends_at - self.group.steps)
+            return self.batch.plan()
         if not self.waiting:
             return None
-        self._form_batch()
-        chunks = tuple(PrefillChunk(row, 0, row.prompt_tokens, completes=True) for row in self.batch)
-        return Plan(chunks, self.group, padded_to=self._width)
+        return self._start_batch()
 
-    def repeat(self, plan: Plan, times: int) -> None:  # noqa: ARG002 the plan is the group's
-        self.group.steps += times
+    def repeat(self, plan: Plan, times: int) -> None:  # noqa: ARG002 the plan is the batch's
+        self.batch.repeat(times)
 
     def commit(self, plan: Plan, stopped: Sequence[Request]) -> Sequence[Request]:
-        group = self.group
-        group.steps += 1
-        for chunk in plan.prefills:
-            row = chunk.request
-            row.computed_tokens, row.generated_tokens = chunk.tokens, 1
-            group.join(row, self._width)
-        for row in stopped:
-            self._stop_row(row)
-        over = (
-            group.finished == len(self.batch)
-            if self.global_max_tokens is None
-            else group.steps >= self._ends_at
-        )
-        leaving = self._end_batch() if over else ()
-        return stopped if self.streams else leaving
+        return self.batch.commit(plan, stopped)
 
-    def _stop_row(self, row: Request) -> None:
-        self.batch[row] = True
-        self.group.finished += 1
-        row.generated_tokens = self.group.generated(row)
-
-    def _form_batch(self) -> None:
+    def _start_batch(self) -> Plan:
         """Take rows in order while the padded batch, at its longest, fits the cache."""
-        waiting, kv = self.waiting, self.kv
-        width = answer = 0
+        waiting, extent = self.waiting, Extent()
         rows: list[Request] = []
         while waiting and len(rows) < self.max_num_seqs:
-            wider = max(width, waiting[0].prompt_tokens)
-            longer = max(answer, waiting[0].output_limit)
-            if (len(rows) + 1) * self._row_blocks(wider, longer) > kv.blocks:
+            grown = extent.plus(waiting[0])
+            if grown.rows * self._row_blocks(grown) > self.kv.blocks:
                 break
-            width, answer = wider, longer
+            extent = grown
             rows.append(waiting.popleft())
-        for row in rows:
-            row.blocks = kv.take(self._row_blocks(width, answer))
-        self._width, self.batch = width, dict.fromkeys(rows, False)
-        if self.global_max_tokens is not None:
-            self._ends_at = self.group.steps + max(self.global_max_tokens - width, 1)
-
-    def _row_blocks(self, width: int, answer: int) -> int:
         longest = self.global_max_tokens
-        return self.kv.blocks_for(width + answer if longest is None else longest)
+        decodes = None if longest is None else max(longest - extent.width, 1)
+        return self.batch.start(rows, self._row_blocks(extent), iterations=decodes)
 
-    def _end_batch(self) -> list[Request]:
-        rows = list(self.batch)
-        for row in rows:
-            generated = row.generated_tokens  # of the answer itself, not of the padding behind it
-            self.group.leave(row)
-            row.generated_tokens = generated
-            self.kv.release(row)
-        self.group.finished = 0
-        self.batch = {}
-        return rows
+    def _row_blocks(self, extent: Extent) -> int:
+        longest = self.global_max_tokens
+        return self.kv.blocks_for(extent.width + extent.answer if longest is None else longest)

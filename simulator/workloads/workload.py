@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, repeat, takewhile
 from pathlib import Path
@@ -89,8 +89,18 @@ def build_workload(settings: WorkloadSettings, seed: int, folder: Path) -> Workl
     seeds = workload_seeds(seed)
     trace = _open_arrival_trace(settings.arrivals, folder)
     if settings.lengths.trace:
-        return _replayed(settings, trace, seeds)
-    return _generated(settings, trace, seeds, folder)
+        workload = _replayed(settings, trace, seeds)
+    else:
+        workload = _generated(settings, trace, seeds, folder)
+    return workload if settings.timeout_ms is None else _impatient(workload, settings.timeout_ms)
+
+
+def _impatient(workload: Workload, timeout_ms: float) -> Workload:
+    """The same requests from clients who ask for a timeout."""
+    timeout_ns = round(timeout_ms * NS_PER_S / 1000)
+    return replace(
+        workload, arrivals=lambda: (row._replace(timeout_ns=timeout_ns) for row in workload.arrivals())
+    )
 
 
 def _open_arrival_trace(arrivals: Arrivals, folder: Path) -> Trace | None:
@@ -154,7 +164,7 @@ def _adjust(
     output = row.output_tokens if output_cap is None else min(row.output_tokens, output_cap)
     limit = min(row.output_limit, output) if output_limit is None else output_limit
     content = row.content if prompt == row.prompt_tokens else _cut(row.content, prompt)
-    return Arrival(row.arrival_ns, prompt, min(output, limit), limit, content, row.priority)
+    return Arrival(row.arrival_ns, prompt, min(output, limit), limit, content, *row[5:])
 
 
 def _cut(content: Content | None, prompt_tokens: int) -> Content | None:
@@ -243,7 +253,9 @@ def _arrivals(
         limits = np.full_like(outputs, output_limit)
         outputs = np.minimum(outputs, limits)
     columns = (arrival_ns.tolist(), prompts.tolist(), outputs.tolist(), limits.tolist())
-    return map(partial(tuple.__new__, Arrival), zip(*columns, repeat(None), repeat(0), strict=False))
+    return map(
+        partial(tuple.__new__, Arrival), zip(*columns, repeat(None), repeat(0), repeat(0), strict=False)
+    )
 
 
 def _sampler(settings: LengthSettings, folder: Path) -> tuple[length.Sampler, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from simulator.engine.scheduler import Scheduler
 from simulator.engine.vllm_v1 import VllmV1
 from simulator.recorder import COMPLETED, REJECTED
 from simulator.workloads.arrival import Arrival
-from tests.laws.worlds import CountingModel, World, offer, worlds
+from tests.laws.worlds import CountingModel, Pace, World, offer, worlds
 
 
 def held_cache(engine: Scheduler) -> object:
@@ -36,12 +36,44 @@ def check_plan(world: World, engine: Scheduler, plan: Plan, model: CountingModel
         )
         assert len(request.blocks) * size >= start + tokens, "a chunk without blocks for it"
         assert completes == (start + tokens == request.total_tokens)
+    if plan.paused:
+        assert shape.decodes == shape.context_tokens == 0
+        return
     context = 0
     for request, offset in plan.decodes.members.items():
         stored = plan.decodes.steps + offset
         context += stored + 1
         assert len(request.blocks) * size > stored, "a decode without a block for its token"
     assert context == shape.context_tokens
+
+
+def check_swap(engine: Scheduler, plan: Plan) -> None:
+    """Blocks on the host are counted, belong to requests that hold none here, and never flow both ways."""
+    swap = getattr(engine, "swap", None)
+    if swap is None:
+        assert not plan.copied_blocks
+        return
+    assert swap.free_blocks == swap.blocks - sum(swap.held.values())
+    assert swap.free_blocks >= 0
+    assert not (plan.swapped_out and plan.swapped_in)
+    for request, blocks in swap.held.items():
+        assert request.blocks == []
+        assert 0 < blocks <= engine.kv.blocks
+        assert blocks * engine.kv.block_size >= request.computed_tokens
+    for request, blocks in plan.swapped_in:
+        assert request not in swap.held
+        assert blocks <= len(request.blocks)
+    for request, blocks in plan.swapped_out:
+        assert swap.held[request] == blocks
+
+
+def forget_expired(pace: Pace, waiting_for: dict[Request, None], model: CountingModel) -> None:
+    """What an engine gives up was waiting, holds nothing, and is named once with a reason."""
+    for request, reason in pace.expired:
+        assert reason
+        assert request.blocks == []
+        del waiting_for[request], model.left[request]
+    pace.expired.clear()
 
 
 @settings(max_examples=60, deadline=None)
@@ -54,31 +86,35 @@ def test_every_iteration_conserves_blocks_and_every_request_gets_its_tokens(
     outputs = {r: model.left[r] for r in waiting_for}
     holders: list[Request] = list(waiting_for)
     cancels = data.draw(st.integers(0, 2))
-    rounds = 0
-    while (plan := engine.plan()) is not None:
+    rounds, pace = 0, Pace(engine)
+    while (plan := pace.plan()) is not None:
+        forget_expired(pace, waiting_for, model)
         held_cache(engine).check(holders)
+        check_swap(engine, plan)
         check_plan(world, engine, plan, model)
         model.begin(plan)
         for request in engine.commit(plan, model.finish(plan)):
             del waiting_for[request]
             assert request.generated_tokens == outputs[request]
-            assert request.blocks == [] or world.policy == "static", (
-                "only a padded batch keeps a stopped row"
+            assert request.blocks == [] or hasattr(engine, "batch"), (
+                "only a padded batch keeps stopped rows"
             )
         held_cache(engine).check(holders)
         rounds += 1
         assert rounds < 20_000, "no end in sight: a livelock"
-        if cancels and rounds % 7 == 0 and waiting_for and world.policy != "static":
+        if cancels and rounds % 7 == 0 and waiting_for:
             cancels -= 1
             victim = data.draw(st.sampled_from(list(waiting_for)))
             engine.cancel(victim)
             del waiting_for[victim]
-            model.left.pop(victim)
+            model.left.pop(victim, None)
             held_cache(engine).check(holders)
+    forget_expired(pace, waiting_for, model)
     assert not waiting_for
     assert not engine.busy
     assert engine.used_blocks == 0
     assert held_cache(engine).free_blocks == world.blocks
+    assert getattr(engine, "swap", None) is None or engine.swap.free_blocks == engine.swap.blocks
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,7 +152,8 @@ def test_iterations_of_a_replica_never_overlap(world: World) -> None:
 def log_to_first_stop(world: World, arrivals: list[Arrival]) -> list[object]:
     engine, model, log = world.engine(), CountingModel(), []
     offer(engine, arrivals, model)
-    while (plan := engine.plan()) is not None:
+    pace = Pace(engine)
+    while (plan := pace.plan()) is not None:
         chunks = [(chunk.request.id, chunk.start, chunk.tokens) for chunk in plan.prefills]
         log.append((plan.shape(), chunks, [r.id for r in plan.preempted], plan.horizon))
         if model.finish(plan):

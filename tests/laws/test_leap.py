@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from simulator.engine.scheduler import Scheduler
 from simulator.engine.single import Single
 from simulator.run_tables import RunTables
-from tests.laws.worlds import CountingModel, World, offer, worlds
+from tests.laws.worlds import CountingModel, Pace, World, offer, worlds
 
 
 def stepwise(tables: RunTables) -> dict[str, list[int]]:
@@ -57,7 +57,8 @@ def test_repeat_equals_commit_and_plan(world: World) -> None:
     """``repeat(plan, n)`` is n rounds of "nobody stopped, plan again", for every n below the horizon."""
     engine, model = world.engine(), CountingModel()
     offer(engine, world.arrivals, model)
-    while (plan := engine.plan()) is not None:
+    pace = Pace(engine)
+    while (plan := pace.plan()) is not None:
         for times in sorted({1, 7, plan.horizon - 1}):
             if 0 < times < min(plan.horizon, 120):
                 leaper, leap_plan = copy.deepcopy((engine, plan))

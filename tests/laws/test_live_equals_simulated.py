@@ -11,7 +11,7 @@ from simulator.engine.plan import Plan
 from simulator.engine.request import Request
 from simulator.recorder import IterationLog, RequestLog, tables
 from tests.laws.test_leap import gap_counts, stepwise
-from tests.laws.worlds import CountingModel, ToyCost, World, worlds
+from tests.laws.worlds import BLOCK_COPY_NS, CountingModel, ToyCost, World, worlds
 
 
 class FakeClock:
@@ -36,7 +36,8 @@ class FakeModel(CountingModel):
         self.clock = clock
 
     def finish(self, plan: Plan) -> Sequence[Request]:
-        self.clock.time_ns += ToyCost().iteration_ns(plan.shape())
+        copying_ns = int(BLOCK_COPY_NS * plan.copied_blocks)
+        self.clock.time_ns += copying_ns + ToyCost().iteration_ns(plan.shape())
         return super().finish(plan)
 
 

@@ -14,6 +14,7 @@ from simulator.engine.kv_cache import KVCache
 from simulator.engine.plan import IterationShape
 from simulator.engine.single import Single
 from simulator.metrics import littles_law
+from simulator.recorder import COMPLETED
 from simulator.routers import round_robin
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
@@ -89,7 +90,9 @@ def test_the_queue_that_iterations_saw_is_the_one_that_requests_stood_in(world: 
     tables = world.run()
     requests, iterations = tables.requests, tables.iterations
     assume(not requests["preemptions"].any())
-    served = requests["scheduled_ns"] >= 0
-    arrived, started = requests["arrival_ns"][served], requests["scheduled_ns"][served]
+    served, let_in = requests["scheduled_ns"] >= 0, requests["status"] == COMPLETED
+    let_in |= requests["finished_ns"] >= 0  # those that were given up later stood in the queue until then
+    left = np.where(served, requests["scheduled_ns"], requests["finished_ns"])
+    arrived, started = requests["arrival_ns"][let_in], left[let_in]
     for start, waiting in zip(iterations["start_ns"].tolist(), iterations["waiting"].tolist(), strict=True):
         assert waiting == np.count_nonzero((arrived <= start) & (started > start))

@@ -13,13 +13,15 @@ from simulator.cluster import Cluster, Fleet
 from simulator.cost_model import DecodeLine
 from simulator.engine.plan import IterationShape, Plan
 from simulator.engine.request import Content, Request
-from simulator.engine.scheduler import Scheduler
-from simulator.errors import RequestTooLarge
+from simulator.engine.scheduler import Patient, Scheduler
+from simulator.errors import RequestRefused
 from simulator.routers import least_outstanding, round_robin
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
 from simulator.workloads.workload import Workload
 from tests.laws.engines import ENGINES, LONGEST
+
+BLOCK_COPY_NS = 97.3
 
 
 class ToyCost:
@@ -70,7 +72,7 @@ class World:
         """Simulate; the engines that did it are left in ``engines``."""
         self.engines[:] = [self.engine() for _ in range(self.replicas)]
         router = least_outstanding() if self.balance else round_robin()
-        fleet = Fleet(self.engines, ToyCost(), router, self.blocks)
+        fleet = Fleet(self.engines, ToyCost(), router, self.blocks, BLOCK_COPY_NS)
         return Cluster(fleet, self.workload(), longest_leap=longest_leap).run()
 
 
@@ -88,6 +90,9 @@ class CountingModel:
         self.left[request] = arrival.output_tokens
         self.tokens[request.id] = 0
 
+    def forget(self, request: Request) -> None:
+        self.left.pop(request, None)
+
     def begin(self, plan: Plan) -> None:
         for request in plan.preempted:
             self.tokens[request.id] = 0
@@ -96,7 +101,8 @@ class CountingModel:
 
     def finish(self, plan: Plan) -> list[Request]:
         yields = [chunk.request for chunk in plan.prefills if chunk.completes]
-        yields += [request for request in plan.decodes.members if request in self.left]
+        if not plan.paused:
+            yields += [request for request in plan.decodes.members if request in self.left]
         for request in yields:
             self.left[request] -= 1
         stopped = [request for request in yields if self.left[request] == 0]
@@ -112,14 +118,37 @@ def offer(engine: Scheduler, arrivals: Sequence[Arrival], model: CountingModel) 
         request = Request(
             i, arrival.arrival_ns, arrival.prompt_tokens, arrival.output_limit, arrival.content
         )
-        request.priority = arrival.priority
+        request.priority, request.timeout_ns = arrival.priority, arrival.timeout_ns
         try:
             engine.add(request)
-        except RequestTooLarge:
+        except RequestRefused:
             continue
         model.expect(request, arrival)
         taken.append(request)
     return taken
+
+
+class Pace:
+    """Asks an engine for plans at odd moments, as a driver would, and keeps what it gives up."""
+
+    def __init__(self, engine: Scheduler) -> None:
+        self.engine = engine
+        self.now_ns = 0
+        self.expired: list[tuple[Request, str]] = []
+
+    def plan(self) -> Plan | None:
+        engine = self.engine
+        if not isinstance(engine, Patient):
+            return engine.plan()
+        self.now_ns += 997
+        while True:
+            engine.tell(self.now_ns)
+            plan = engine.plan()
+            self.expired += engine.take_expired()
+            if plan is not None or engine.wake_at_ns is None:
+                return plan
+            assert engine.wake_at_ns > self.now_ns, "to be woken in the past"
+            self.now_ns = engine.wake_at_ns
 
 
 def contents(draw: st.DrawFn, prompt: int) -> Content | None:
@@ -143,9 +172,9 @@ def arrival_lists(draw: st.DrawFn, most: int = 14) -> tuple[Arrival, ...]:
         output = draw(st.integers(1, 30))
         slack = draw(st.sampled_from([0, 0, 5]))
         limit = min(output + slack, LONGEST - prompt)
-        arrivals.append(
-            Arrival(now, prompt, min(output, limit), limit, contents(draw, prompt), draw(st.integers(0, 2)))
-        )
+        content, priority = contents(draw, prompt), draw(st.integers(0, 2))
+        timeout = draw(st.sampled_from([0, 0, 1500, 30_000]))
+        arrivals.append(Arrival(now, prompt, min(output, limit), limit, content, priority, timeout))
     return tuple(arrivals)
 
 

@@ -23,7 +23,13 @@ PROMISED = [
     "rtx-pro-6000",
     "cpu",
 ]
-FIGURES = ("memory_bytes", "bandwidth_bytes_per_s", "flops_per_s", "interconnect_bytes_per_s")
+FIGURES = (
+    "memory_bytes",
+    "bandwidth_bytes_per_s",
+    "flops_per_s",
+    "interconnect_bytes_per_s",
+    "pcie_bytes_per_s",
+)
 # Capacity printed on the box: 'GB', but powers of two are meant.
 BOX_GB = {
     "a100-40-sxm": 40,
@@ -53,6 +59,9 @@ def test_every_figure_has_a_source_and_a_plausible_size(name: str) -> None:
         2 * rates["bfloat16"], rel=0.02
     )  # dense
     assert hardware.interconnect_bytes_per_s < hardware.bandwidth_bytes_per_s
+    assert hardware.pcie_bytes_per_s < hardware.bandwidth_bytes_per_s
+    if "no NVLink" in hardware.sources["interconnect_bytes_per_s"]:
+        assert hardware.interconnect_bytes_per_s == hardware.pcie_bytes_per_s
 
 
 @pytest.mark.parametrize(("name", "box_gb"), BOX_GB.items())

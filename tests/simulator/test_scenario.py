@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from simulator.scenario import (
-    LengthSettings,
+from simulator.engine_settings import (
     OrcaSettings,
-    Scenario,
+    SglangSettings,
     SingleSettings,
     StaticSettings,
+    TensorRtLlmSettings,
     VllmV1Settings,
-    WorkloadSettings,
 )
+from simulator.padded_settings import BucketedSettings, DynamicSettings, FasterTransformerSettings
+from simulator.scenario import LengthSettings, Scenario, WorkloadSettings
 
 WORKLOAD = {
     "arrivals": {"process": "poisson", "rate_per_s": 8},
@@ -52,8 +53,12 @@ def test_engine_settings_without_a_policy_are_those_of_the_default_one() -> None
     [
         ("single", SingleSettings, 1),
         ("static", StaticSettings, 8),
+        ("faster-transformer", FasterTransformerSettings, 8),
+        ("bucketed", BucketedSettings, 8),
+        ("dynamic", DynamicSettings, 8),
         ("orca", OrcaSettings, 256),
         ("vllm-v1", VllmV1Settings, 256),
+        ("tensorrt-llm", TensorRtLlmSettings, 256),
     ],
 )
 def test_each_policy_has_its_own_settings(policy: str, kind: type, seats: int) -> None:
@@ -62,6 +67,15 @@ def test_each_policy_has_its_own_settings(policy: str, kind: type, seats: int) -
     assert engine.policy == policy
     assert engine.max_num_seqs == seats
     assert (engine.block_size, engine.gpu_memory_utilization, engine.kv_blocks) == (16, 0.9, "auto")
+
+
+def test_sglangs_pages_hold_one_token_by_default() -> None:
+    engine = scenario(engine={"policy": "sglang"}).engine
+    assert isinstance(engine, SglangSettings)
+    assert (engine.block_size, engine.max_num_batched_tokens) == (1, 8192)
+    whole = scenario(engine={"policy": "sglang", "chunked_prefill_size": 0}).engine
+    assert isinstance(whole, SglangSettings)
+    assert whole.max_num_batched_tokens == whole.max_prefill_tokens == 16384
 
 
 def test_scenarios_are_values() -> None:

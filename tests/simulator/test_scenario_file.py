@@ -45,6 +45,10 @@ def problems(text: str, *overrides: str, seed: int | None = None) -> list[str]:
     return str(caught.value).splitlines()
 
 
+POLICY_NAMES = (
+    "single, static, faster-transformer, bucketed, dynamic, orca, vllm-v1, tensorrt-llm, sglang, vllm-0.1, "
+    "vllm-v0, sarathi or tgi"
+)
 WRONG_VALUES = [
     # key=value laid over a complete scenario; what is said about it
     ("engine.max_num_seqs=0", "engine.max_num_seqs must be >= 1, not 0"),
@@ -68,9 +72,9 @@ WRONG_VALUES = [
     ("engine.max_num_seq=64", "engine.max_num_seq is not a known key (did you mean max_num_seqs?)"),
     (
         "engine.policy=vllm",
-        "engine.policy must be single, static, orca or vllm-v1, not 'vllm' (did you mean vllm-v1?)",
+        f"engine.policy must be {POLICY_NAMES}, not 'vllm' (did you mean vllm-v1?)",
     ),
-    ("engine.policy=", "engine.policy must be single, static, orca or vllm-v1, not empty"),
+    ("engine.policy=", f"engine.policy must be {POLICY_NAMES}, not empty"),
     (
         "engine.reservation=max",
         "engine.reservation is not a key of vllm-v1; it knows policy, block_size, gpu_memory_utilization, "
@@ -90,6 +94,27 @@ WRONG_VALUES = [
         "engine.max_num_batched_tokens must be >= max_model_len (8192) while chunked_prefill is false, "
         "or a long prompt could never be scheduled, not 2048",
     ),
+    (
+        "engine={policy: tensorrt-llm, max_num_batched_tokens: 255}",
+        "engine.max_num_batched_tokens must be >= max_num_seqs (256), a token for each, not 255",
+    ),
+    (
+        "engine={policy: tensorrt-llm, context_chunking: fcfs, block_size: 64, max_num_seqs: 8, "
+        "max_num_batched_tokens: 63}",
+        "engine.max_num_batched_tokens must be >= block_size (64), not 63",
+    ),
+    (
+        "engine={policy: tensorrt-llm, capacity_policy: evict}",
+        "engine.capacity_policy must be guaranteed-no-evict, max-utilization or static-batch, not 'evict'",
+    ),
+    (
+        "engine={policy: sglang, block_size: 16, chunked_prefill_size: 100}",
+        "engine.chunked_prefill_size must be a multiple of block_size (16), not 100",
+    ),
+    (
+        "engine={policy: sglang, enable_mixed_chunk: true, chunked_prefill_size: 99, max_num_seqs: 99}",
+        "engine.chunked_prefill_size must be > max_num_seqs (99) while enable_mixed_chunk is true, not 99",
+    ),
     ("engine.block_size=0", "engine.block_size must be >= 1, not 0"),
     ("engine.block_size=016", "engine.block_size must not start with 0: write 16, or '016' for text"),
     ("engine.kv_blocks=0", "engine.kv_blocks must be auto or a whole number >= 1, not 0"),
@@ -107,6 +132,31 @@ WRONG_VALUES = [
         "engine.stop_rule must be batch-max or global-max, not 'batch_max' (did you mean batch-max?)",
     ),
     ("engine={policy: orca, reservation: 2}", "engine.reservation must be max, pow2 or oracle, not 2"),
+    (
+        "engine={policy: bucketed, bucket_edges: 64}",
+        "engine.bucket_edges must be a list of numbers, not 64",
+    ),
+    (
+        "engine={policy: bucketed, bucket_edges: [64, 32]}",
+        "engine.bucket_edges must be ascending, not [64, 32]",
+    ),
+    ("engine={policy: bucketed, timeout_ms: -1}", "engine.timeout_ms must be >= 0, not -1"),
+    (
+        "engine={policy: dynamic, preferred_batch_sizes: [4, 9]}",
+        "engine.preferred_batch_sizes must be <= max_num_seqs (8), not 9",
+    ),
+    (
+        "engine={policy: dynamic, priority_levels: 2}",
+        "engine.default_priority_level must be 1 to priority_levels (2), not 0",
+    ),
+    (
+        "engine={policy: dynamic, priority_queue_policy: {1: {max_queue_size: 9}}}",
+        "engine.priority_queue_policy.1 must be a level from 1 to priority_levels (0)",
+    ),
+    (
+        "engine={policy: dynamic, priority_queue_policy: 9}",
+        "engine.priority_queue_policy must be a mapping of keys, not 9",
+    ),
     ("engine=vllm-v1", "engine must be a mapping of keys, not 'vllm-v1'"),
     ("engine=[]", "engine must be a mapping of keys, not []"),
     (

@@ -63,6 +63,19 @@ engines = st.one_of(
         {"policy": st.just("orca"), "reservation": st.sampled_from(["max", "pow2", "oracle"])}
     ),
     st.fixed_dictionaries({"policy": st.just("single")}, optional={"max_model_len": count}),
+    st.fixed_dictionaries(
+        {"policy": st.just("bucketed"), "bucket_edges": st.sets(count, max_size=4).map(sorted)}
+    ),
+    st.fixed_dictionaries(
+        {
+            "policy": st.just("dynamic"),
+            "priority_levels": st.just(2),
+            "default_priority_level": st.integers(1, 2),
+            "priority_queue_policy": st.dictionaries(
+                st.sampled_from(["1", "2"]), st.fixed_dictionaries({"max_queue_size": count}), max_size=2
+            ),
+        }
+    ),
 )
 scenarios = st.fixed_dictionaries(
     {

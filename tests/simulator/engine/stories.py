@@ -35,14 +35,15 @@ class Bench:
 
     def step(self) -> str:
         """One iteration: ``a:0+8 b | -c ~d`` computes 8 tokens of a's prompt and one for b; c was evicted,
-        d left out. A chunk that completes its request's known tokens ends with ``!``."""
+        d left out; ``>e <f``: e was swapped out, f back in. A chunk that completes its request's known
+        tokens ends with ``!``."""
         plan = self.plan = self.scheduler.plan()
         if plan is None:
             return "idle"
         line = self._line(plan)
-        yields = [c.request for c in plan.prefills if c.completes] + [
-            r for r in plan.decodes.members if r in self.left
-        ]
+        yields = [c.request for c in plan.prefills if c.completes]
+        if not plan.paused:
+            yields += [r for r in plan.decodes.members if r in self.left]
         for request in yields:
             self.left[request] -= 1
         stopped = [request for request in yields if not self.left[request]]
@@ -59,6 +60,9 @@ class Bench:
             f"{self.names[r]}:{start}+{tokens}{'!' if done else ''}"
             for r, start, tokens, done in plan.prefills
         ]
-        work += [self.names[request] for request in plan.decodes.members]
+        if not plan.paused:
+            work += [self.names[request] for request in plan.decodes.members]
         aside = [f"-{self.names[r]}" for r in plan.preempted] + [f"~{self.names[r]}" for r in plan.stalled]
+        aside += [f">{self.names[r]}" for r, _ in plan.swapped_out]
+        aside += [f"<{self.names[r]}" for r, _ in plan.swapped_in]
         return " ".join([*work, "|", *aside] if aside else work)

@@ -101,16 +101,21 @@ class CacheMachine(RuleBasedStateMachine):
                 self.naive.content[block] = prefix
                 self.naive.order.append(block)
 
-    @rule(request=consumes(running))
-    def release(self, request: Request) -> None:
+    @rule(request=consumes(running), computed=st.integers(0, 14))
+    def release(self, request: Request, computed: int) -> None:
         if request not in self.live:
             return
+        request.computed_tokens = computed = min(computed, request.prompt_tokens)
+        blocks = self.names.pop(request)
+        full = sum(i < computed // SIZE or block in self.naive.content for i, block in enumerate(blocks))
         self.cache.release(request)
-        for block in reversed(self.names.pop(request)):
+        self.naive.free[:0] = blocks[full:]
+        for block in reversed(blocks):
             self.naive.holders[block] -= 1
             if not self.naive.holders[block]:
                 del self.naive.holders[block]
-                self.naive.free.append(block)
+                if block not in blocks[full:]:
+                    self.naive.free.append(block)
         self.live.remove(request)
 
     @invariant()
@@ -119,6 +124,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.free_blocks == len(self.naive.free)
         for request in self.live:
             assert request.blocks == self.names[request]
+            assert self.cache.cached_blocks(request) == len(self.cache.lookup(request))
 
 
 CacheMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
@@ -152,6 +158,19 @@ def test_the_tail_of_a_released_prompt_is_reused_first() -> None:
     cache.release(first)
     cache.take(1)
     assert len(cache.lookup(request_of(1, 12, 1, 2, 3))) == 2
+
+
+def test_blocks_that_hold_nothing_to_find_are_reused_before_any_content() -> None:
+    cache = KVCache(4, 4, prefix_caching=True)
+    first = request_of(0, 8, 1, 2)
+    admit(cache, first)
+    cache.release(first)
+    unfinished = Request(1, 0, 7, 8)
+    unfinished.blocks = cache.take(2)
+    unfinished.computed_tokens = 6
+    cache.release(unfinished)
+    cache.take(1)
+    assert len(cache.lookup(request_of(2, 9, 1, 2, 3))) == 2
 
 
 def test_content_blocks_larger_than_kv_blocks_are_shared_kv_block_by_kv_block() -> None:

@@ -329,3 +329,15 @@ def test_processes_and_presets_are_listed_with_a_line_each() -> None:
     described = workload_descriptions()
     assert list(described) == [*PROCESSES, *PRESETS]
     assert all(described.values())
+
+
+def test_clients_may_ask_for_a_timeout_whatever_the_source(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,3\n1,20,4\n")
+    sources = (
+        {"arrivals": {"process": "burst"}, "lengths": {"fixed": {"prompt": 9, "output": 3}}, "requests": 2},
+        {"arrivals": {"process": "trace", "file": "t.csv"}, "lengths": {"trace": True}},
+    )
+    for source in sources:
+        settings = WorkloadSettings.model_validate({**source, "timeout_ms": 1.5})
+        workload = build_workload(settings, 0, tmp_path)
+        assert [arrival.timeout_ns for arrival in workload.arrivals()] == [1_500_000] * 2
