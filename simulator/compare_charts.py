@@ -170,7 +170,7 @@ def _add_points(
             x=[point.tokens_per_s for point in members],
             y=[point.latency_ms / divisor for point in members],
             name=escape(group),
-            legendgroup=group,
+            legendgroup=escape(group),
             showlegend=symbol == "circle",
             mode="lines+markers",
             text=names,

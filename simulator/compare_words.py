@@ -52,7 +52,10 @@ def _load(comparison: Comparison) -> str:
     seed, last = comparison.seed or 0, (comparison.seed or 0) + comparison.repeats - 1
     seeds = f"seed {seed}" if seed == last else f"seeds {seed} to {last}"
     offered = {outcome.summaries[0]["requests"]["offered"] for outcome in comparison.ran}
-    return f"{seeds}; {offered.pop():,} requests" if len(offered) == 1 else seeds
+    if len(offered) > 1:
+        return seeds
+    requests = offered.pop()
+    return f"{seeds}; {requests:,} {'request' if requests == 1 else 'requests'}"
 
 
 def _certainty(comparison: Comparison) -> str:
@@ -86,8 +89,11 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _doubts(outcome: Outcome) -> Iterable[str]:
     summary = outcome.summaries[0]
-    if not trusted(summary):
-        yield f"profile {profile_words(summary)}: {calibration(summary)}"
+    profile = f"profile {profile_words(summary)}"
+    if summary["profile"]["kind"] == "roofline":
+        yield f"{profile}: {calibration(summary)}"
+    elif not trusted(summary):
+        yield f"{profile}: the share of the time in row Extrapolated is beyond what was measured"
     yield from losses(summary)
 
 

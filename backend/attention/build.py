@@ -11,11 +11,12 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 COMPILER_TIMEOUT_S = 120
+SOURCES = ("native.c", "vectors.h")
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fopenmp")
 TUNINGS = (("-march=native",), ("-mcpu=native",), ())  # the first that this compiler takes
 
@@ -27,11 +28,11 @@ class BuildError(Exception):
 def load_library() -> ctypes.CDLL:
     """The compiled kernel, from the cache where it is there. torch must be loaded: its OpenMP is used."""
     compiler = find_compiler()
-    source = resources.files("backend.attention").joinpath("native.c").read_text(encoding="utf-8")
-    folder = private_folder(cache_folder())
-    library = folder / f"native-{_digest(source, compiler)}.so"
+    package = resources.files("backend.attention")
+    sources = {name: package.joinpath(name).read_text(encoding="utf-8") for name in SOURCES}
+    library = private_folder(cache_folder()) / f"native-{_digest(sources, compiler)}.so"
     if not library.exists():
-        _build(compiler, source, library)
+        _build(compiler, sources, library)
     _require_private(library)
     try:
         return ctypes.CDLL(str(library))
@@ -78,10 +79,10 @@ def _require_private(path: Path) -> None:
         raise BuildError(f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):o}); make it 700")
 
 
-def _digest(source: str, compiler: Sequence[str]) -> str:
+def _digest(sources: Mapping[str, str], compiler: Sequence[str]) -> str:
     """Names a build by all that decides what it holds: another source, compiler or processor is another file."""
     version = _run([*compiler, "--version"]).stdout
-    parts = (source, repr((FLAGS, TUNINGS)), shlex.join(compiler), version, _processor())
+    parts = (*sources.values(), repr((FLAGS, TUNINGS)), shlex.join(compiler), version, _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
@@ -95,11 +96,12 @@ def _processor() -> str:
     return platform.machine() + "\n".join(line for line in first.splitlines() if line.startswith(kept))
 
 
-def _build(compiler: Sequence[str], source: str, library: Path) -> None:
+def _build(compiler: Sequence[str], sources: Mapping[str, str], library: Path) -> None:
     """Compiles beside the target and renames, so that whoever builds at the same time sees none or all of it."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
         code, made = Path(folder, "native.c"), Path(folder, "native.so")
-        code.write_text(source, encoding="utf-8")
+        for name, text in sources.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
         for tuning in TUNINGS:
             done = _run([*compiler, *FLAGS, *tuning, str(code), "-o", str(made), "-lm"])
             if done.returncode == 0:

@@ -19,7 +19,7 @@ PRIVATE_BLOCKS = 1 << 24  # more blocks than one request can hold: keeps private
 class KVCache:
     """A fixed pool of KV blocks of ``block_size`` tokens.
 
-    The free queue is a list read from ``_head``. A revived block leaves the middle of it lazily: its
+    The free queue is a list read from ``_head``, or, while no block has content to find, from its end. A revived block leaves the middle of it lazily: its
     oldest entry is marked stale and skipped when it reaches the front. A request's keyed blocks are its
     first ``published_blocks``; only these are ever looked at one by one, all others move in slices.
 
@@ -68,6 +68,14 @@ class KVCache:
 
     def take(self, count: int) -> list[int]:
         """The next free blocks, which lose their content. The caller has checked ``free_blocks``."""
+        self.free_blocks -= count
+        if not self._keys:
+            queue = (
+                self._queue
+            )  # nothing to find in any block: the last freed is as good, and still at hand
+            taken = queue[len(queue) - count :]
+            del queue[len(queue) - count :]
+            return taken
         head = self._head
         self._head = head + count
         taken = self._queue[head : head + count]
@@ -76,7 +84,6 @@ class KVCache:
         if self._head > 65_536 and self._head > len(self._queue) // 2:
             del self._queue[: self._head]
             self._head = 0
-        self.free_blocks -= count
         if self._idle:
             self._forget(list(filter(self._idle.__contains__, taken)))
         return taken
@@ -95,18 +102,23 @@ class KVCache:
         if not blocks:
             return
         self.changes += 1
-        if self.prefix_caching:
-            full = max(request.computed_tokens // self.block_size, request.published_blocks)
-            if full < len(blocks):
-                self._put_first(blocks[full:])
-                del blocks[full:]
-            if request.published_blocks:
-                blocks = self._drop_keyed(blocks, request.published_blocks)
-        blocks.reverse()
+        if self._keys:
+            blocks = self._free_findable(request, blocks)
         self._queue += blocks
         self.free_blocks += len(blocks)
         request.blocks = []
         request.published_blocks = 0
+
+    def _free_findable(self, request: Request, blocks: list[int]) -> list[int]:
+        """Put first what holds nothing to find; the blocks to queue up last, tail first, if nobody holds them."""
+        full = max(request.computed_tokens // self.block_size, request.published_blocks)
+        if full < len(blocks):
+            self._put_first(blocks[full:])
+            del blocks[full:]
+        if request.published_blocks:
+            blocks = self._drop_keyed(blocks, request.published_blocks)
+        blocks.reverse()
+        return blocks
 
     def _put_first(self, blocks: list[int]) -> None:
         """Free blocks without content: into the gap before the head of the queue, where there is room."""

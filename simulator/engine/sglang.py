@@ -78,6 +78,7 @@ class SgLang:
         self.waiting: deque[Request] = deque()
         self.chunked: Request | None = None  # the one whose prompt is partly computed
         self._outlook = Outlook()
+        self._rows: dict[Request, list[int]] = {}  # the pages of those that decode
         self._full = False  # nobody is admitted until the batch shrinks
         self._ended: list[Request] = []  # stopped, but in the batch until the next decode step
         self._undecayed = 0  # how far the group's clock is ahead of the decode steps
@@ -121,13 +122,15 @@ class SgLang:
 
     def plan(self) -> Plan | None:
         members = self.group.members
-        if not members:
+        if not self.busy:
             self._ended, self._full = [], False
-            if not self.waiting and self.chunked is None:
-                self.ratio.restart(self.group.steps - self._undecayed)
-                return None
+            self.ratio.restart(self.group.steps - self._undecayed)
+            return None
         retracted = self._make_room_beside_chunk() if self.mixed and self.chunked else []
         chunks = self._prefill(admit=not retracted)
+        if not chunks and not members:  # those that have stopped are filtered out, and then there is room
+            self._ended, self._full = [], False
+            chunks = self._prefill(admit=True)
         if not chunks:
             return self._decode()
         if self.mixed:
@@ -144,13 +147,13 @@ class SgLang:
 
     def _grow_all(self, pages: int) -> None:
         """Pages of one token: give every decoding request as many as there are steps, row by row."""
-        members = self.group.members
-        taken = self.kv.take(pages * len(members))
+        rows = self._rows.values()
+        taken = self.kv.take(pages * len(rows))
         if pages == 1:
-            deque(map(list.append, [row.blocks for row in members], taken), maxlen=0)
+            deque(map(list.append, rows, taken), maxlen=0)
             return
-        for row, start in zip(members, range(0, len(taken), pages), strict=True):
-            row.blocks += taken[start : start + pages]
+        for row, start in zip(rows, range(0, len(taken), pages), strict=True):
+            row.extend(taken[start : start + pages])
 
     def commit(self, plan: Plan, stopped: Sequence[Request]) -> Sequence[Request]:
         if not plan.paused:
@@ -177,11 +180,17 @@ class SgLang:
             request.generated_tokens += 1
             self.group.join(request)
             self._outlook.join(request)
+            self._rows[request] = request.blocks
 
     def _leave(self, request: Request) -> None:
+        self._settle(request)
+        self.kv.release(request)
+
+    def _settle(self, request: Request) -> None:
+        """Let a request leave the decoding ones, its counters up to date."""
         self.group.leave(request)
         self._outlook.leave(request)
-        self.kv.release(request)
+        del self._rows[request]
 
     def _decode(self) -> Plan:
         """A decode step for everybody for whom there is a page."""
@@ -223,8 +232,7 @@ class SgLang:
 
     def _evict(self, request: Request) -> Request:
         """Drop what it generated; its prompt stays cached until the pages are taken."""
-        self.group.leave(request)
-        self._outlook.leave(request)
+        self._settle(request)
         if self.kv.prefix_caching:
             self.kv.publish(request, request.prompt_tokens)
         self.kv.release(request)

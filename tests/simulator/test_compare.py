@@ -20,7 +20,6 @@ from simulator.policies import POLICIES
 from simulator.results import write_results
 from simulator.run_tables import RunTables
 from simulator.scenario import Scenario
-from simulator.scenario_file import to_yaml
 from simulator.simulation import Simulation
 from simulator.summary_words import milliseconds, three_digits
 from tests.simulator.run_examples import MS, random_run, run_of, summary_of
@@ -82,7 +81,7 @@ def test_an_alternative_does_not_differ_from_itself(
         first, second = comparison.cells(measure)
         assert first.mean == second.mean
         assert first.difference is None
-        assert not (first.best or second.best)
+        assert (first.best, second.best) == (False, False)
         if second.mean is not None:
             assert second.difference == (0.0, None if repeats == 1 else 0.0)
             assert measure.difference_words(second.difference, first.mean) == "="
@@ -121,7 +120,9 @@ def test_what_cannot_run_has_a_reason_and_the_others_figures(scenario: Path) -> 
 def test_if_none_can_run_the_reasons_are_an_error(scenario: Path) -> None:
     wrong = ["model=meta-llama/Llama-2-70b-hf"]
     alternatives = read_alternatives(scenario, ["hardware=rtx-4090,a10g"], wrong)
-    with pytest.raises(UserError, match="(?s)^rtx-4090: .* does not fit on rtx-4090.*\na10g: .*") as caught:
+    with pytest.raises(
+        UserError, match=r"(?s)^rtx-4090: .* does not fit on rtx-4090.*\na10g: .*"
+    ) as caught:
         compare_alternatives(alternatives)
     assert len(str(caught.value).splitlines()) == 2
 

@@ -104,7 +104,8 @@ WRONG = [
     ("", "missing argument 'SCENARIO | DIR DIR ...'; see: servetwin compare --help"),
     (
         "x.yaml",
-        "compare x.yaml: a scenario needs --vary KEY=V1,V2,..., such as --vary engine.policy=static,vllm-v1",
+        "compare x.yaml: a scenario needs --vary KEY=V1,V2,..., "
+        "such as --vary engine.policy=static,vllm-v1",
     ),
     ("folder", "compare folder: one folder compares with nothing; give two or more"),
     ("folder x.yaml", "compare: x.yaml is no folder; give one scenario, or folders with results"),

@@ -49,23 +49,23 @@ chat
 2 of 3 alternatives under the same random numbers (seed 7; 2 requests).
 Differences are to vllm-v1; * marks the best of a row.
 
-                  vllm-v1             static
- ───────────────────────────────────────────
- Requests/s         10.0*     4.00   -60.0 %
- Output tokens/s     110*     44.0   -60.0 %
- TTFT p50         100 ms    100 ms         =
- TTFT p99         100 ms    100 ms         =
- TPOT p50        10.0 ms*  15.0 ms   +50.0 %
- TPOT p99        10.0 ms*  15.0 ms   +50.0 %
- ITL p99         10.0 ms*  15.0 ms   +50.0 %
- E2E p50          200 ms*   250 ms   +25.0 %
- E2E p99          200 ms*   250 ms   +25.0 %
- E2E per token   18.2 ms*  22.7 ms   +25.0 %
- SLO met           100 %*     50 %  -50.0 pt
- Goodput/s          10.0*     4.00   -60.0 %
- Completed             2*        1   -50.0 %
- Batch, mean        2.00      2.00         =
- KV cache used      50 %      50 %         =
+                    vllm-v1              static
+ ──────────────────────────────────────────────
+ Requests/s           10.0*      4.00   -60.0 %
+ Output tokens/s       110*      44.0   -60.0 %
+ TTFT p50            100 ms    100 ms         =
+ TTFT p99            100 ms    100 ms         =
+ TPOT p50          10.0 ms*   15.0 ms   +50.0 %
+ TPOT p99          10.0 ms*   15.0 ms   +50.0 %
+ ITL p99           10.0 ms*   15.0 ms   +50.0 %
+ E2E p50            200 ms*    250 ms   +25.0 %
+ E2E p99            200 ms*    250 ms   +25.0 %
+ E2E per token     18.2 ms*   22.7 ms   +25.0 %
+ SLO met             100 %*    50.0 %  -50.0 pt
+ Goodput/s            10.0*      4.00   -60.0 %
+ Completed               2*         1   -50.0 %
+ Batch, mean           2.00      2.00         =
+ KV cache used       50.0 %    50.0 %         =
 
 too-large cannot run: does not fit
 warning: static: 1 rejected: too long
@@ -79,13 +79,12 @@ def test_the_whole_view() -> None:
 
 
 def test_replications_show_half_the_interval() -> None:
-    """E2E 200 and 210 ms against 250 and 264: differences 50 and 54, so 52 +- 12.706 x 2 ms."""
+    """E2E is 200 and 210 ms against 250 and 270: 55 ± 12.706 x 5 ms longer than the mean of 205 ms."""
     comparison = Comparison("chat", (outcome("a", 10, 11), outcome("b", 15, 17)), 2, 0)
     text = text_of(comparison)
     assert "seeds 0 to 1" in text
     assert "± is half the 95% confidence" in text
-    # b - a in E2E: 250 - 200 = 50 and 270 - 210 = 60 ms: 55 ± 12.706 x 5 of 205 ms
-    assert " E2E p50          205 ms*   260 ms   +26.8 ±31.0 %" in text
+    assert " E2E p50            205 ms*    260 ms  +26.8 ±31.0 %" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -120,3 +119,19 @@ def test_doubts_about_the_profile_are_said_once() -> None:
     text = text_of(Comparison("chat", tuple(doubtful), 1, 0), 120)
     assert text.count("UNCALIBRATED") == 1
     assert "warning: profile roofline: UNCALIBRATED" in text
+
+
+def test_extrapolation_is_a_row_and_one_warning() -> None:
+    outcomes = [
+        Outcome(name, summaries=(summary_of(run_of([{}]), extrapolated=share),))
+        for name, share in (("a", 0.1), ("b", 0.25), ("c", 0.0))
+    ]
+    text = text_of(Comparison("chat", tuple(outcomes), 1, 0), 200)
+    assert text.count("warning") == 1
+    assert (
+        "warning: a, b: profile h100-sxm/llama (imported): the share of the time in row Extrapolated"
+        in text
+    )
+    (row,) = (line for line in text.splitlines() if line.startswith(" Extrapolated"))
+    assert " ".join(row.split()) == "Extrapolated 10.0 % 25.0 % +15.0 pt 0 %* -10.0 pt"
+    assert "seed 0; 1 request)" in text

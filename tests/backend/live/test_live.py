@@ -12,12 +12,15 @@ import torch
 
 from backend.clock import WallClock
 from backend.live import run_live
+from backend.models import load_live_model
 from simulator import policies
 from simulator.cli import main
 from simulator.errors import ScenarioError
 from simulator.policies import POLICIES
 from simulator.scenario_file import load_scenario
 from simulator.simulation import simulate
+from tests.backend.live.test_models import engine, prompts
+from tests.backend.live.tiny import Oracle, serve
 
 SCENARIO = """\
 name: tiny
@@ -128,21 +131,21 @@ def test_idle_time_can_be_skipped() -> None:
     assert before <= clock.now_ns() < before + 1_000_000_000
 
 
-def test_half_precision_flips_tokens_only_where_two_are_nearly_tied(model_of, folder_of) -> None:
-    """bfloat16 against float32 on the same bfloat16 weights: the first difference of an answer is a near tie."""
-    from backend.models import load_live_model
-    from tests.backend.live.test_models import engine, prompts
-    from tests.backend.live.tiny import Oracle, serve
-
-    oracle, asked = Oracle(folder_of("llama")), prompts(6)
+def test_half_precision_flips_tokens_only_where_two_are_nearly_tied(folder_of) -> None:
+    """The first token that differs from float32's lies within what transformers' own bfloat16 errs there."""
+    oracle, rounded, asked = Oracle(folder_of("llama")), Oracle(folder_of("llama")), prompts(6)
     oracle.module.to(torch.bfloat16).float()
-    answers = serve(load_live_model(str(folder_of("llama")), "bfloat16"), engine(), 64, 8, asked).answers
+    rounded.module.to(torch.bfloat16)
+    model = load_live_model(str(folder_of("llama")), "bfloat16")
+    answers = serve(model, engine(), 64, 8, asked).answers
     for i, prompt in enumerate(asked):
         expected = oracle.answer(prompt.tokens, 24)
         if answers[i] == expected:
             continue
         first = next(k for k in range(24) if answers[i][k] != expected[k])
         known = torch.tensor([[*prompt.tokens, *expected[:first]]])
-        logits = oracle.module(known).logits[0, -1]
-        margin = logits[expected[first]] - logits[answers[i][first]]
-        assert margin < 0.02 * logits.std(), f"request {i}: token {first} flipped without a tie"
+        with torch.inference_mode():
+            exact, coarse = (side.module(known).logits[0, -1].float() for side in (oracle, rounded))
+        error = (exact - coarse).abs().max()
+        margin = exact[expected[first]] - exact[answers[i][first]]
+        assert margin <= 3 * error, f"request {i}: token {first} flipped without a tie"

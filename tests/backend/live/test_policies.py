@@ -37,7 +37,7 @@ def cases(draw: st.DrawFn, policy: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("policy", sorted(ENGINES))
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_tokens_equal_the_reference(policy, model_of, oracle_of, data) -> None:
     case = data.draw(cases(policy))

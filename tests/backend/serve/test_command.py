@@ -136,3 +136,15 @@ def test_without_the_extra_the_command_names_it(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert cli.main(["serve", str(scenario), "--simulated"]) == 2
     assert capsys.readouterr().err == "error: serve needs uvicorn: pip install 'servetwin[serve]'\n"
+
+
+def test_without_torch_a_live_server_names_the_other_extra(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("backend.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert cli.main(["serve", str(scenario), "--port", "0"]) == 2
+    assert capsys.readouterr().err == (
+        "error: serve needs torch for a live model: pip install 'servetwin[live]', or add --simulated\n"
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import random
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 
@@ -20,6 +22,7 @@ from simulator.engine.dynamic import Dynamic
 from simulator.engine.kv_cache import KVCache
 from simulator.engine.plan import Plan
 from simulator.engine.queue_policy import QueuePolicy
+from simulator.engine.request import Request
 from simulator.engine.scheduler import Scheduler
 from simulator.engine.static import Static
 from simulator.workloads.arrival import Arrival
@@ -200,8 +203,6 @@ def test_the_pace_holds_although_every_sleep_is_late() -> None:
     engine = scheduler()
 
     def answer_one(number: int) -> None:
-        from simulator.engine.request import Request
-
         request = Request(number, 0, 5, 5)
         engine.add(request)
         executor.expect(request, Order(Prompt(5), 5))
@@ -222,3 +223,30 @@ def test_hidden_lengths_follow_the_workload_over_and_over() -> None:
     arrivals = [Arrival(0, 1, n, 9) for n in (3, 1, 2)]
     lengths = answer_lengths(lambda: iter(arrivals))
     assert [next(lengths) for _ in range(7)] == [3, 1, 2, 3, 1, 2, 3]
+
+
+def test_nothing_is_kept_of_requests_that_are_gone() -> None:
+    """3,000 short requests, a third of them cancelled at random moments; a last one passes the time."""
+    chance = random.Random(5)
+    engine = engine_of(scheduler(blocks=300, seats=16), cycle([3, 9, 1, 30]), capacity=64)
+
+    async def client(number: int, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            ticket = engine.submit(Order(Prompt(20 + number % 50), 40))
+            if number % 3 == 0:
+                await asyncio.sleep(chance.random() / 1000)
+                engine.cancel(ticket)
+            await collect(ticket)
+
+    async def everybody() -> None:
+        engine.start(asyncio.get_running_loop())
+        gate = asyncio.Semaphore(60)
+        await asyncio.wait_for(asyncio.gather(*(client(i, gate) for i in range(3000))), 120)
+        await collect(engine.submit(Order(Prompt(5), 100, ignore_eos=True)))
+        engine.close()
+
+    asyncio.run(everybody())
+    gc.collect()
+    kept = [found for found in gc.get_objects() if isinstance(found, Request)]
+    assert engine.scheduler.used_blocks == engine.outstanding == 0
+    assert kept == []

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="live execution needs torch: pip install 'servetwin[live]'")
-pytest.importorskip(
-    "transformers", reason="live runs need transformers: pip install 'servetwin[live]'"
-)
+pytest.importorskip("transformers", reason="live runs need transformers: pip install 'servetwin[live]'")
 
 from backend.serve.live import live_backing
 from backend.serve.live_text import Bytes, FolderText, PieceDecoder

@@ -10,7 +10,9 @@ LONGEST = 96  # tokens of the longest request, prompt and answer
 
 Workload = dict[str, Any]
 
-THEMES = ("pressure", "priorities", "prefixes", "chunks", "seats", "everything")
+# What a theme's workloads stress, and how many of the longest request their KV cache may hold.
+ROOM = {"pressure": 1.3, "priorities": 1.3, "prefixes": 2, "chunks": 4, "seats": 4, "everything": 2}
+THEMES = tuple(ROOM)
 PER_THEME = 100
 
 
@@ -60,8 +62,7 @@ def _workload(draws: Generator, theme: str, name: str) -> Workload:
     block_size = int(draws.choice([1, 2, 3, 4, 8, 16]))
     engine = _engine(draws, theme)
     longest_blocks = -(-(LONGEST - 1) // block_size)
-    most = 4 if theme in {"seats", "chunks"} else 2
-    blocks = int(draws.integers(longest_blocks, most * longest_blocks + 1))
+    blocks = int(longest_blocks * draws.uniform(1, ROOM[theme]))
     span = int(draws.choice([1, block_size, 2 * block_size, 8]))
     return {
         "name": name,
@@ -81,7 +82,8 @@ def _engine(draws: Generator, theme: str) -> dict[str, Any]:
     if theme != "chunks":
         budgets = budgets[2:]
     budget = max(seats, int(draws.choice(budgets)))
-    threshold = int(draws.choice([1, 3, 7, 20])) if draws.random() < _share(theme, "chunks", 0.2) else 0
+    capped = draws.random() < _share(theme, "chunks", 0.4)
+    threshold = int(draws.choice([1, 3, 7, 20])) if capped else 0
     return {
         "max_num_seqs": seats,
         "max_num_batched_tokens": budget if chunked else max(budget, LONGEST),

@@ -77,17 +77,22 @@ class CacheMachine(RuleBasedStateMachine):
             if block in self.naive.free:
                 self.naive.free.remove(block)
             self.naive.holders[block] = self.naive.holders.get(block, 0) + 1
-        self.names[request] = expected + [self.naive_take() for _ in range(need)]
+        self.names[request] = expected + self.naive_take(need)
         self.live.append(request)
         return request
 
-    def naive_take(self) -> int:
-        block = self.naive.free.pop(0)
-        self.naive.content.pop(block, None)
-        if block in self.naive.order:
-            self.naive.order.remove(block)
-        self.naive.holders[block] = 1
-        return block
+    def naive_take(self, count: int) -> list[int]:
+        """From the front; from the end while no block holds anything to find, where order does not matter."""
+        free = self.naive.free
+        start = 0 if self.naive.content else len(free) - count
+        taken = free[start : start + count]
+        del free[start : start + count]
+        for block in taken:
+            self.naive.content.pop(block, None)
+            if block in self.naive.order:
+                self.naive.order.remove(block)
+            self.naive.holders[block] = 1
+        return taken
 
     @rule(request=running, tokens=st.integers(1, 14))
     def publish(self, request: Request, tokens: int) -> None:
@@ -109,6 +114,9 @@ class CacheMachine(RuleBasedStateMachine):
         blocks = self.names.pop(request)
         full = sum(i < computed // SIZE or block in self.naive.content for i, block in enumerate(blocks))
         self.cache.release(request)
+        if not self.naive.content:
+            full = len(blocks)
+            blocks.reverse()
         self.naive.free[:0] = blocks[full:]
         for block in reversed(blocks):
             self.naive.holders[block] -= 1

@@ -72,7 +72,7 @@ class Literal:
         self.waiting += retracted
         return retracted
 
-    def prefill(self) -> dict[Request, int]:
+    def prefill(self) -> dict[Request, int]:  # noqa: C901 PrefillAdder and its loop in one piece
         engine, page, chunks = self.engine, self.kv.block_size, {}
         if not self.running:
             self.full = False
@@ -98,9 +98,7 @@ class Literal:
             take(self.chunked, share, min(self.chunked.output_limit, CLIP) if share == left else 0)
             if share == left:
                 self.chunked = None
-        while self.waiting and memory > 0 or (self.waiting and not chunks):
-            if tokens <= 0 or inputs <= 0:
-                break
+        while self.waiting and tokens > 0 and inputs > 0 and (memory > 0 or not chunks):
             request = self.waiting[0]
             if len(self.running) + len(chunks) >= engine.max_num_seqs:
                 self.full = True
@@ -129,10 +127,10 @@ def decision(plan: Plan) -> tuple[dict[int, int], list[int], list[int]]:
     return chunks, decoding, [request.id for request in plan.preempted]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds("sglang"))
 def test_every_iteration_is_what_sglangs_own_loop_decides(world: World) -> None:
-    """One more request every third iteration, so that some find a batch that is full, and some an idle one."""
+    """One more request every third iteration: some find the batch full, some the engine about to idle."""
     world.knobs.update(prefix_caching=False, enable_mixed_chunk=False)
     engine, model, upcoming = world.engine(), CountingModel(), list(enumerate(world.arrivals))
     assert isinstance(engine, SgLang)
