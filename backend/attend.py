@@ -63,9 +63,7 @@ class PagedAttention:
         parts = []
         if batch.decodes:
             rows = query[: batch.decodes]
-            parts.append(
-                kernels.decode(rows, keys, values, batch.blocks, batch.lengths, scale, **special)
-            )
+            parts.append(kernels.decode(rows, keys, values, batch.blocks, batch.lengths, scale, **special))
         for first, tokens, start, blocks in batch.chunks:
             rows = query[first : first + tokens]
             parts.append(kernels.prefill(rows, keys, values, blocks, start, scale, **special))

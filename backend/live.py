@@ -117,7 +117,10 @@ def make_engine(
     blocks = scenario.engine.kv_blocks
     if blocks == "auto":
         blocks = _fitting_blocks(scenario, model, max_model_len)
-        notes = (*notes, f"KV cache: {blocks} blocks of {scenario.engine.block_size} tokens on this machine")
+        notes = (
+            *notes,
+            f"KV cache: {blocks} blocks of {scenario.engine.block_size} tokens on this machine",
+        )
     kv = PagedKV(model.kv_shape, blocks, scenario.engine.block_size, model.dtype, model.device)
     return Engine(model, kv, kernels, max_model_len, (*model.notices, *notes))
 

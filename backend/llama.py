@@ -75,7 +75,9 @@ class LlamaForward:
         hidden = functional.embedding(batch.tokens, self.embedding).to(self.computed)
         angles = self.cosines[batch.positions], self.sines[batch.positions]
         for index, layer in enumerate(self.layers):
-            hidden = hidden + self._attention(index, layer, self._normed(hidden, layer.input_norm), angles, attend)
+            hidden = hidden + self._attention(
+                index, layer, self._normed(hidden, layer.input_norm), angles, attend
+            )
             gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(functional.silu(gate) * up)
         if batch.logit_rows is not None:

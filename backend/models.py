@@ -103,10 +103,14 @@ def _notices(source: Source, weight: torch.Tensor, fast: bool) -> Iterator[str]:
 def _refuse_unpaged(source: Source, config: PreTrainedConfig, module: PreTrainedModel) -> None:
     """Families whose attention cannot be replaced, or whose layers keep something else than keys and values."""
     if not module._supports_attention_backend:
-        raise ModelError(f"{source.name}: {config.model_type} does not use transformers' attention interface")
+        raise ModelError(
+            f"{source.name}: {config.model_type} does not use transformers' attention interface"
+        )
     unknown = sorted(set(getattr(config, "layer_types", None) or ()) - set(ATTENTION_LAYERS))
     if unknown:
-        raise ModelError(f"{source.name}: layers of type {', '.join(unknown)} keep no paged keys and values")
+        raise ModelError(
+            f"{source.name}: layers of type {', '.join(unknown)} keep no paged keys and values"
+        )
 
 
 def _kv_shape(config: PreTrainedConfig) -> KVShape:

@@ -79,7 +79,10 @@ class Ours:
     def __call__(self, asked: Sequence[Ask]) -> Run:
         executor = TorchExecutor(self.model, self.kv, self.kernels)
         scheduler = VllmV1(
-            KVCache(BLOCKS, BLOCK_SIZE), max_num_seqs=256, max_num_batched_tokens=2048, max_model_len=LONGEST
+            KVCache(BLOCKS, BLOCK_SIZE),
+            max_num_seqs=256,
+            max_num_batched_tokens=2048,
+            max_model_len=LONGEST,
         )
         started, scheduling_ns = time.perf_counter(), 0
         for i, ask in enumerate(asked):
@@ -227,7 +230,9 @@ def compare(options: argparse.Namespace) -> None:
         rate = statistics.median(output_tokens / found[name].seconds for found in rounds)
         ratios = sorted(found[name].seconds / found["servetwin"].seconds for found in rounds)
         spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        print(f"  {name:32} {rate:8.1f} tokens/s   servetwin is {statistics.median(ratios):.2f}x ({spread})")
+        print(
+            f"  {name:32} {rate:8.1f} tokens/s   servetwin is {statistics.median(ratios):.2f}x ({spread})"
+        )
     shares = [found["servetwin"].shares for found in rounds]
     for name in shares[0]:
         print(f"  {name}: {statistics.median(share[name] for share in shares):.2%} of the time")
@@ -280,7 +285,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--static-batches", type=int, nargs="*", default=STATIC_BATCHES)
     parser.add_argument(
-        "--against", nargs="*", default=("static", "continuous", "vllm"), choices=("static", "continuous", "vllm")
+        "--against",
+        nargs="*",
+        default=("static", "continuous", "vllm"),
+        choices=("static", "continuous", "vllm"),
     )
     parser.add_argument("--bound", action="store_true", help="decode against the bandwidth bound instead")
     options = parser.parse_args()

@@ -19,7 +19,9 @@ def choose(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[Ker
     from backend.attention import sdpa
 
     if dtype not in KINDS or head_dim > WIDEST_HEAD:
-        return sdpa.KERNELS, (f"attention by bucketed SDPA: no kernel of ours for {dtype} heads of {head_dim}",)
+        return sdpa.KERNELS, (
+            f"attention by bucketed SDPA: no kernel of ours for {dtype} heads of {head_dim}",
+        )
     if device.type == "cuda":
         return _for_cuda()
     if device.type == "cpu":

@@ -76,7 +76,9 @@ def _require_private(path: Path) -> None:
     if found.st_uid != os.getuid():
         raise BuildError(f"{path} belongs to user {found.st_uid}, not to {os.getuid()} who runs this")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise BuildError(f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):o}); make it 700")
+        raise BuildError(
+            f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):o}); make it 700"
+        )
 
 
 def _digest(sources: Mapping[str, str], compiler: Sequence[str]) -> str:
@@ -115,7 +117,12 @@ def _build(compiler: Sequence[str], sources: Mapping[str, str], library: Path) -
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=COMPILER_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMPILER_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{shlex.join(command)}: {error}") from error

@@ -254,10 +254,8 @@ static void attend(const struct call *call, struct tile tile, int64_t chunk, str
     }
     SHAPE(64, FLOAT32)
     SHAPE(64, BFLOAT16)
-    SHAPE(64, FLOAT16)
     SHAPE(128, FLOAT32)
     SHAPE(128, BFLOAT16)
-    SHAPE(128, FLOAT16)
     attend_shape(&fixed, tile, chunk, scratch, state);
 }
 

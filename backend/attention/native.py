@@ -19,8 +19,14 @@ class Call(ctypes.Structure):
     """`struct call` of native.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "keys", "values", "out", "blocks", "lengths", "sinks")),
-        *((name, ctypes.c_int64) for name in ("tokens", "heads", "kv_heads", "dim", "block_size", "table_width")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("query", "keys", "values", "out", "blocks", "lengths", "sinks")
+        ),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("tokens", "heads", "kv_heads", "dim", "block_size", "table_width")
+        ),
         *((name, ctypes.c_int64) for name in ("start", "window", "dtype", "out_dtype", "threads")),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
@@ -66,7 +72,17 @@ class Native(NamedTuple):
     ) -> Tensor:
         """See kernels.Prefill."""
         return _call(
-            self.library.prefill, query, keys, values, _int32(blocks), None, start, scale, window, softcap, sinks
+            self.library.prefill,
+            query,
+            keys,
+            values,
+            _int32(blocks),
+            None,
+            start,
+            scale,
+            window,
+            softcap,
+            sinks,
         )
 
 

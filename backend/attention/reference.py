@@ -9,7 +9,13 @@ from backend.attention.kernels import Kernels, write
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int, softcap: float, sinks: Tensor | None
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    window: int,
+    softcap: float,
+    sinks: Tensor | None,
 ) -> Tensor:
     """The last token's query [heads, dim] over keys and values [tokens, kv_heads, dim]."""
     first = max(0, len(keys) - window) if window else 0

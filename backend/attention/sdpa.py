@@ -1,6 +1,7 @@
 """Paged attention from what torch has: rows of like length are gathered, padded and attended to together.
 
-A row's padded width depends on its own length alone, so that its result does not depend on its batch mates.
+A row's padded width depends on its own length alone, so that its result does not depend on its batch mates;
+it may depend on the number of threads, since torch splits the work by it.
 Queries that share a key-value head are laid side by side as if they were consecutive tokens.
 """
 
@@ -68,7 +69,9 @@ def prefill(
     parts = []
     for begin in range(0, len(query), PREFILL_TOKENS):
         part = query[begin : begin + PREFILL_TOKENS]
-        parts.append(_prefill_part(part, keys, values, blocks, start + begin, scale, window, softcap, sinks))
+        parts.append(
+            _prefill_part(part, keys, values, blocks, start + begin, scale, window, softcap, sinks)
+        )
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
@@ -90,7 +93,9 @@ def _prefill_part(
     own = torch.arange(start, start + tokens, device=query.device)[:, None]
     seen = (positions <= own) & (positions > own - window) if window else positions <= own
     k, v = _gather(keys, values, blocks[None], positions[None])
-    grouped = query.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).reshape(1, kv_heads, group * tokens, -1)
+    grouped = (
+        query.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).reshape(1, kv_heads, group * tokens, -1)
+    )
     logits = None if sinks is None else sinks.view(kv_heads, group).repeat_interleave(tokens, dim=1)
     found = _attend(grouped, k, v, seen.repeat(group, 1)[None, None], scale, softcap, logits)
     return found.view(kv_heads, group, tokens, -1).permute(2, 0, 1, 3).reshape(tokens, heads, -1)
@@ -104,7 +109,13 @@ def _gather(keys: Tensor, values: Tensor, blocks: Tensor, positions: Tensor) -> 
 
 
 def _attend(
-    query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scale: float, softcap: float, sinks: Tensor | None
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    seen: Tensor,
+    scale: float,
+    softcap: float,
+    sinks: Tensor | None,
 ) -> Tensor:
     """query [rows, kv_heads, n, dim] over keys and values [rows, kv_heads, width, dim]; sinks [kv_heads, n]."""
     if not softcap and sinks is None:

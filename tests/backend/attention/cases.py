@@ -64,7 +64,10 @@ def make_case(shape: Shape, lengths: Sequence[int], options: Sequence[str], seed
     needs = [-(-length // shape.block_size) for length in lengths]
     spare = 3
     sizes = (sum(needs) + spare, shape.block_size, shape.kv_heads, shape.dim)
-    keys, values = torch.full(sizes, torch.nan, dtype=shape.dtype), torch.full(sizes, torch.nan, dtype=shape.dtype)
+    keys, values = (
+        torch.full(sizes, torch.nan, dtype=shape.dtype),
+        torch.full(sizes, torch.nan, dtype=shape.dtype),
+    )
     shuffled = torch.randperm(sizes[0], generator=random).int()
     blocks = torch.full((len(lengths), max(needs) + 1), NOWHERE, dtype=torch.int32)
     given = 0

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="live execution needs torch: pip install 'servetwin[live]'")
-pytest.importorskip("transformers", reason="live execution needs transformers: pip install 'servetwin[live]'")
+pytest.importorskip(
+    "transformers", reason="live execution needs transformers: pip install 'servetwin[live]'"
+)
 
 from backend.models import LiveModel, load_live_model  # noqa: E402
 from tests.backend.live.tiny import Oracle, save_model  # noqa: E402

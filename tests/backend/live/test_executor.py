@@ -75,7 +75,9 @@ def test_sampled_answers_do_not_depend_on_mates_chunks_or_evictions(model: LiveM
     assert tight.answers == together
     for i, prompt in enumerate(asked):
         assert run(model, [prompt]).answers[0] == together[i]
-    reseeded = [Prompt(p.tokens, p.sampling._replace(seed=99 + i), output_tokens=24) for i, p in enumerate(asked)]
+    reseeded = [
+        Prompt(p.tokens, p.sampling._replace(seed=99 + i), output_tokens=24) for i, p in enumerate(asked)
+    ]
     assert run(model, reseeded).answers != together
 
 

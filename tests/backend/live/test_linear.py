@@ -21,7 +21,9 @@ def test_equal_to_the_definition(dtype: torch.dtype, rows: int) -> None:
     computed = arithmetic(dtype, CPU)
     found = linear(weight, bias)(x.to(computed))
     assert found.dtype == computed
-    torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=6e-2 if dtype != torch.float32 else 1e-4)
+    torch.testing.assert_close(
+        found.double(), wanted, rtol=2e-2, atol=6e-2 if dtype != torch.float32 else 1e-4
+    )
 
 
 def test_a_half_precision_without_arithmetic_is_computed_in_float32() -> None:

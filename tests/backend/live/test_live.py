@@ -47,9 +47,12 @@ def scenario(tmp_path: Path) -> Path:
 def constructions(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """How often each scheduler class is constructed, whoever does it."""
     counts: Counter[str] = Counter()
-    classes = [thing for thing in vars(policies).values() if isinstance(thing, type) and hasattr(thing, "commit")]
+    classes = [
+        thing for thing in vars(policies).values() if isinstance(thing, type) and hasattr(thing, "commit")
+    ]
     assert len(classes) >= len(POLICIES)
     for kind in classes:
+
         def counted(self, *args, _first=kind.__init__, _name=kind.__name__, **options):
             counts[_name] += 1
             _first(self, *args, **options)
@@ -76,8 +79,13 @@ def test_all_policies_give_the_same_answers(scenario: Path) -> None:
     found: dict[str, dict[int, list[int]]] = {}
     for policy in POLICIES:
         answers = found[policy] = {}
-        settings = load_scenario(scenario, [f"engine={{policy: {policy}, kv_blocks: 256, max_model_len: 128}}"])
-        run_live(settings, on_answer=lambda request, tokens, answers=answers: answers.update({request.id: tokens}))
+        settings = load_scenario(
+            scenario, [f"engine={{policy: {policy}, kv_blocks: 256, max_model_len: 128}}"]
+        )
+        run_live(
+            settings,
+            on_answer=lambda request, tokens, answers=answers: answers.update({request.id: tokens}),
+        )
     assert all(answers == found["single"] for answers in found.values())
 
 

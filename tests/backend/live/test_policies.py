@@ -73,7 +73,12 @@ def test_other_families_under_paging_padding_and_eviction(family, model_of, orac
 
 def test_the_cases_do_evict_and_reuse(model_of) -> None:
     """The worlds above are worth drawing: evictions and shared prefixes happen in one like them."""
-    knobs = {"max_num_seqs": 6, "max_num_batched_tokens": 40, "prefix_caching": True, "full_isl_gate": False}
+    knobs = {
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 40,
+        "prefix_caching": True,
+        "full_isl_gate": False,
+    }
     scheduler = ENGINES["vllm-v1"].make(20, 8, knobs)
     asked = [Prompt(prompt, output_tokens=ANSWER) for prompt in pool()]
     served = serve(model_of("llama", "fast"), scheduler, 20, 8, asked)

@@ -37,7 +37,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {key: value for key, value in LLAMA.items() if key != "head_dim"},
     "qwen3": LLAMA,
     "mistral": {**LLAMA, "sliding_window": 20},
-    "gemma3_text": {**LLAMA, "sliding_window": 12, "query_pre_attn_scalar": 16, "sliding_window_pattern": 2},
+    "gemma3_text": {
+        **LLAMA,
+        "sliding_window": 12,
+        "query_pre_attn_scalar": 16,
+        "sliding_window_pattern": 2,
+    },
     "gpt2": {**SHAPE, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS},
     "opt": {
         "vocab_size": VOCABULARY,
