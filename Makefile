@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 REPORT := runs/quickstart.html
 
-.PHONY: demo test lint bench bench-live profiles clean
+.PHONY: demo test lint bench bench-live reproductions profiles clean
 
 demo: .venv/demo
 	$(BIN)/servetwin simulate scenarios/quickstart.yaml --output runs/quickstart --report $(REPORT)
@@ -27,6 +27,9 @@ bench: .venv/everything
 
 bench-live: .venv/everything
 	$(BIN)/python -m benchmarks.live
+
+reproductions: .venv/everything
+	$(BIN)/python -m benchmarks.reproductions
 
 profiles: .venv/everything
 	$(BIN)/python -m calibration.regenerate ../shared/data

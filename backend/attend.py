@@ -59,12 +59,27 @@ class PagedAttention:
             return attend_padded(
                 query, keys, values, batch.padding, scale=scale, window=window, softcap=softcap, sinks=sinks
             )
-        special = {"window": window, "softcap": softcap, "sinks": sinks}
         parts = []
         if batch.decodes:
             rows = query[: batch.decodes]
-            parts.append(kernels.decode(rows, keys, values, batch.blocks, batch.lengths, scale, **special))
+            parts.append(
+                kernels.decode(
+                    rows,
+                    keys,
+                    values,
+                    batch.blocks,
+                    batch.lengths,
+                    scale,
+                    window=window,
+                    softcap=softcap,
+                    sinks=sinks,
+                )
+            )
         for first, tokens, start, blocks in batch.chunks:
             rows = query[first : first + tokens]
-            parts.append(kernels.prefill(rows, keys, values, blocks, start, scale, **special))
+            parts.append(
+                kernels.prefill(
+                    rows, keys, values, blocks, start, scale, window=window, softcap=softcap, sinks=sinks
+                )
+            )
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 
 class Chunk(NamedTuple):
-    """A run of prompt tokens: rows ``[first, first + tokens)`` of the batch, at positions from ``start``."""
+    """A run of prompt tokens: rows ``[first, first + tokens)`` of the batch, positions from ``start``."""
 
     first: int
     tokens: int
@@ -49,7 +48,24 @@ class Batch(NamedTuple):
     padding: Padding | None = None
 
 
-# attend(layer, query [tokens, heads, dim], key and value [tokens, kv_heads, dim], scale, window, softcap, sinks)
-Attend: TypeAlias = Callable[..., Tensor]
-# The logits of the wanted rows, [rows, vocabulary].
-Forward: TypeAlias = Callable[[Batch, Attend], Tensor]
+class Attend(Protocol):
+    """One iteration's attention: query [tokens, heads, dim], key and value [tokens, kv_heads, dim]."""
+
+    def __call__(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: Tensor | None = None,
+    ) -> Tensor: ...
+
+
+class Forward(Protocol):
+    """A model's pass over a batch: the logits of the wanted rows, [rows, vocabulary]."""
+
+    def __call__(self, batch: Batch, attend: Attend) -> Tensor: ...

@@ -6,7 +6,7 @@ import time
 
 
 class WallClock:
-    """Nanoseconds since the run began. With ``skip_idle`` waiting takes no time: the clock is set forward."""
+    """Nanoseconds since the run began. With ``skip_idle`` the clock is set forward instead of waiting."""
 
     def __init__(self, *, skip_idle: bool = False) -> None:
         self._skip_idle = skip_idle

@@ -264,8 +264,13 @@ class TorchExecutor:
         positions = np.maximum(here - pads[:, None], 0)
         slots = table[:, here // size] * size + here % size
         blocks = self._send(table.astype(np.int32))
+        flat_tokens, flat_positions, flat_slots = (
+            self._send(array.reshape(-1)) for array in (tokens, positions, slots)
+        )
         return Batch(
-            *(self._send(array.reshape(-1)) for array in (tokens, positions, slots)),
+            flat_tokens,
+            flat_positions,
+            flat_slots,
             0,
             blocks,
             self._send(np.full(rows, width, np.int32)),

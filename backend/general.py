@@ -46,7 +46,7 @@ def attend_paged(
     if position_bias is not None:
         raise NotImplementedError("attention with a position bias cannot read paged keys")
     found = paged(
-        module.layer_idx,
+        int(module.layer_idx),  # type: ignore[arg-type] # every attention module of the interface has one
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),

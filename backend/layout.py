@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -37,9 +37,12 @@ class Generation:
     prefilled: Sequence[int] = ()  # blocks of its latest prompt chunk, and of all before it
 
 
+Column: TypeAlias = NDArray[np.int64] | NDArray[np.int32]
+
+
 class Columns(NamedTuple):
-    """What is kept per row: its newest token and that token's position; the length stored once the token is,
-    padding included; the padded positions before the prompt; the blocks, filled up with scratch."""
+    """What is kept per row: its newest token and that token's position; the length stored once the token
+    is, padding included; the padded positions before the prompt; the blocks, filled up with scratch."""
 
     tokens: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -67,16 +70,18 @@ class Rows:
 
     def _allocate(self, rows: int, columns: int) -> None:
         """Fresh arrays with the old ones' content."""
-        old = self._host if self.members else ()
-        self._host = Columns(
+        fresh = Columns(
             np.zeros(rows, np.int64),
             np.zeros(rows, np.int64),
             np.ones(rows, np.int32),
             np.zeros(rows, np.int64),
             np.full((rows, columns), self._scratch, np.int32),
         )
-        for new, was in zip(self._host, old, strict=False):
-            new[tuple(map(slice, was.shape))] = was
+        if self.members:
+            pairs: Iterable[tuple[Column, Column]] = zip(fresh, self._host, strict=True)
+            for new, was in pairs:
+                new[tuple(map(slice, was.shape))] = was
+        self._host: Columns = fresh
         self.tokens, self.positions, self.lengths, self.pads, self.blocks = (
             torch.from_numpy(array).to(self.device) for array in self._host
         )
@@ -155,7 +160,8 @@ class Rows:
             rows = np.fromiter(self._changed, np.int64, len(self._changed))
             index = torch.from_numpy(rows).to(self.device)
             copies = (self.tokens, self.positions, self.lengths, self.pads, self.blocks)
-            for target, array in zip(copies, self._host, strict=True):
+            pairs: Iterable[tuple[Tensor, Column]] = zip(copies, self._host, strict=True)
+            for target, array in pairs:
                 target[index] = torch.from_numpy(array[rows]).to(self.device)
         self._changed.clear()
 

@@ -31,10 +31,10 @@ def arithmetic(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """``x @ weight.T + bias`` for x [rows, inputs] and weight [outputs, inputs], in `arithmetic`'s dtype."""
+    """``x @ weight.T + bias``, x [rows, inputs], weight [outputs, inputs], in `arithmetic`'s dtype."""
     dtype = arithmetic(weight.dtype, weight.device)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return lambda x: functional.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_ROWS)
     product: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise

@@ -91,13 +91,13 @@ class LlamaForward:
         self, index: int, layer: Layer, hidden: Tensor, angles: tuple[Tensor, Tensor], attend: Attend
     ) -> Tensor:
         packed = layer.qkv(hidden).view(len(hidden), self.heads + 2 * self.kv_heads, self.head_dim)
-        rotated, value = packed.split((self.heads + self.kv_heads, self.kv_heads), dim=1)
+        rotated, value = torch.split(packed, [self.heads + self.kv_heads, self.kv_heads], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, key = rotated.split((self.heads, self.kv_heads), dim=1)
+            query, key = torch.split(rotated, [self.heads, self.kv_heads], dim=1)
             rotated = torch.cat(
                 (self._normed(query, layer.query_norm), self._normed(key, layer.key_norm)), dim=1
             )
-        query, key = _rotate(rotated, *angles).split((self.heads, self.kv_heads), dim=1)
+        query, key = torch.split(_rotate(rotated, *angles), [self.heads, self.kv_heads], dim=1)
         query, key, value = (part.to(self.stored) for part in (query, key, value))
         found = attend(index, query, key, value, scale=self.scale, window=layer.window)
         return layer.output(found.reshape(len(hidden), -1).to(self.computed))
@@ -134,7 +134,7 @@ def _fused(*projections: torch.nn.Linear) -> Linear:
 
 
 def _angles(rotary: Any, positions: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for every position, [positions, 1, head_dim / 2], scaled as the family scales them."""
+    """Cosines and sines of every position, [positions, 1, head_dim / 2], scaled as the family does it."""
     frequencies = rotary.inv_freq.to(torch.float32)
     places = torch.arange(positions, device=frequencies.device, dtype=torch.float32)
     angles = places[:, None, None] * frequencies

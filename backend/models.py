@@ -25,8 +25,8 @@ ATTENTION_LAYERS = ("full_attention", "sliding_attention")
 class LiveModel:
     """A model in memory.
 
-    ``path``: ``fast``, our own forward, or ``general``, the stock one. ``stops``: the ids that end an answer
-    by the model's own settings.
+    ``path``: ``fast``, our own forward, or ``general``, the stock one. ``stops``: the ids that end an
+    answer by the model's own settings.
     """
 
     name: str
@@ -46,7 +46,7 @@ class LiveModel:
 def load_live_model(
     name_or_path: str, dtype: str, device: str = "cpu", *, seed: int = 0, path: str = "auto"
 ) -> LiveModel:
-    """Load a model by what a scenario calls it; ``path``: auto (fast where it is known), fast or general."""
+    """Load a model by what a scenario calls it. ``path``: auto (fast where there is one), fast, general."""
     source = find_source(name_or_path)
     if dtype not in DTYPES:
         raise ModelError(f"dtype: live runs compute in {', '.join(DTYPES)}, not {dtype}")
@@ -101,7 +101,7 @@ def _notices(source: Source, weight: torch.Tensor, fast: bool) -> Iterator[str]:
 
 
 def _refuse_unpaged(source: Source, config: PreTrainedConfig, module: PreTrainedModel) -> None:
-    """Families whose attention cannot be replaced, or whose layers keep something else than keys and values."""
+    """Families whose attention cannot be replaced, or whose layers keep something else than KV."""
     if not module._supports_attention_backend:
         raise ModelError(
             f"{source.name}: {config.model_type} does not use transformers' attention interface"

@@ -1,4 +1,4 @@
-"""Attention of left-padded static batches, computed as Hugging Face's pipelines compute it: padding and all."""
+"""Attention of left-padded static batches, as Hugging Face's pipelines compute it: padding and all."""
 
 from __future__ import annotations
 

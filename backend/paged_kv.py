@@ -1,4 +1,4 @@
-"""The KV cache's memory: one pair of tensors per layer, cut into the blocks that the scheduler hands out."""
+"""The KV cache's memory: a pair of tensors per layer, cut into the blocks that the scheduler hands out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
 
 DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,

@@ -29,7 +29,7 @@ class Prompt:
 
 
 def content_of(tokens: Sequence[int], block_size: int) -> Content:
-    """Names for real token ids, so that equal beginnings share KV blocks: a chain of hashes, one a block."""
+    """Names for real tokens, so that equal beginnings share KV blocks: a chain of hashes, one a block."""
     ids, chain = [], b""
     for start in range(0, len(tokens), block_size):
         span = np.asarray(tokens[start : start + block_size], np.int64).tobytes()
@@ -62,7 +62,8 @@ class SyntheticPrompts:
 
     def _draw(self, key: Iterable[int], count: int) -> list[int]:
         generator = np.random.Generator(np.random.PCG64([self._seed, *key]))
-        return generator.integers(self._first, self._vocabulary, count).tolist()
+        drawn: list[int] = generator.integers(self._first, self._vocabulary, count).tolist()
+        return drawn
 
 
 def _words(name: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64
 
 
 class Sampling(NamedTuple):
-    """How a request's next token is chosen. Temperature 0: the likeliest; ``top_k`` 0 and ``top_p`` 1: no cut."""
+    """How a next token is chosen. Temperature 0: the likeliest; ``top_k`` 0 and ``top_p`` 1: no cut."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -27,18 +27,18 @@ GREEDY = Sampling()
 
 
 class Draw(NamedTuple):
-    """A row that is sampled, and the index of the token that it is about to get."""
+    """A row that is sampled, and how many tokens its answer has already."""
 
     row: int
     sampling: Sampling
-    index: int
+    generated: int
 
 
 def next_tokens(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """int64 [rows]: the likeliest token of each row of [rows, vocabulary], or a random one where it asks so.
+    """int64 [rows]: the likeliest token of each row of [rows, vocabulary], or a random one where asked.
 
-    A random row depends on its logits, its seed and the token's index alone, so neither its neighbours nor
-    a preemption changes it.
+    A random one depends on its row's logits, its seed and its place in the answer alone, so neither
+    neighbours nor a preemption change it.
     """
     tokens = logits.argmax(dim=-1)
     if draws:
@@ -63,7 +63,7 @@ def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     before = chances.cumsum(dim=-1) - chances
     chances = chances.masked_fill((before >= column[:, 2:3]) & (rank > 0), 0.0)
     reached = chances.cumsum(dim=-1)
-    uniform = torch.from_numpy(uniforms([s.seed for s in settings], [draw.index for draw in draws]))
+    uniform = torch.from_numpy(uniforms([s.seed for s in settings], [draw.generated for draw in draws]))
     goal = uniform.to(logits.device)[:, None] * reached[:, -1:]
     last = (chances > 0).sum(dim=-1, keepdim=True) - 1
     chosen = torch.minimum(torch.searchsorted(reached, goal, right=True), last)
@@ -79,7 +79,7 @@ def uniforms(seeds: Sequence[int], indices: Sequence[int]) -> NDArray[np.float64
     with np.errstate(over="ignore"):
         start = mix(np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64) + GOLDEN)
         mixed = mix(start + GOLDEN * (np.array(indices, np.uint64) + np.uint64(1)))
-    return (mixed >> np.uint64(11)) * 2.0**-53
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

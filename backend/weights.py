@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from simulator.errors import ModelError
 from simulator.models import catalog, load_model
@@ -61,9 +62,10 @@ def _config(values: Mapping[str, Any], where: str) -> PreTrainedConfig:
     known = dict(values)
     kind = known.pop("model_type")
     try:
-        return AutoConfig.for_model(kind, **known)  # type: ignore[no-any-return]
+        config: PreTrainedConfig = AutoConfig.for_model(kind, **known)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{where}: {_first_line(error)}") from None
+    return config
 
 
 def build_module(
@@ -85,12 +87,13 @@ def build_module(
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                module = AutoModelForCausalLM.from_config(
+                module = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                     source.config, dtype=dtype, attn_implementation=attention
                 )
     except (ValueError, OSError, KeyError) as error:
         raise ModelError(f"{source.name}: {_first_line(error)}") from None
-    return module.to(device).eval()  # type: ignore[no-any-return]
+    placed: PreTrainedModel = nn.Module.to(module, device).train(False)
+    return placed
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Paged decode and prefill on this CPU against what memory allows: python -m benchmarks.attention
 
-Every round reads a large array (the bandwidth), then runs each kernel once, so that drift of the machine hits
-all alike. The bound of a decode is its bytes of keys and values over the median bandwidth; medians of rounds.
+Every round reads a large array (the bandwidth), then runs each kernel once, so that drift of the machine
+hits all alike. A decode's bound is its bytes of keys and values over the median bandwidth; medians of rounds.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def decode_line(case: Decode, dtype: torch.dtype, stream: Tensor, seconds: float
     held_bytes = 2 * sum(case.lengths) * case.kv_heads * case.dim * dtype.itemsize
     bound, ours, theirs = held_bytes / bandwidth, found["native"] / LAYERS, found["sdpa"] / LAYERS
     return (
-        f"| {case.name} | {str(dtype)[6:]} | {bandwidth / 1e9:.1f} | {bound * 1e6:.0f} | {ours * 1e6:.0f} | "
-        f"{ours / bound:.2f} | {theirs / bound:.2f} |"
+        f"| {case.name} | {str(dtype)[6:]} | {bandwidth / 1e9:.1f} | {bound * 1e6:.0f} | "
+        f"{ours * 1e6:.0f} | {ours / bound:.2f} | {theirs / bound:.2f} |"
     )
 
 

@@ -1,12 +1,12 @@
-"""Live speed against transformers and vLLM: the same requests, model, dtype and threads, in interleaved rounds.
+"""Live speed against transformers and vLLM: same requests, model, dtype and threads, interleaved rounds.
 
     python -m benchmarks.live --model servetwin/llama-50m
     python -m benchmarks.live --model servetwin/llama-250m --requests 16 --rounds 1
     SERVETWIN_VLLM_PYTHON=/path/to/vllm/bin/python python -m benchmarks.live
 
 Each round runs every contender once, one after the other, so that a machine that drifts hits all alike;
-ratios are medians over rounds of ratios within a round. Useful output tokens count: what padded rows compute
-beyond their own limit does not. All weights are random, all requests are there from the start.
+ratios are medians over rounds of ratios within a round. Only useful output tokens count: what padded rows
+compute beyond their own limit does not. All weights are random, all requests are there from the start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM's half of live.py, run by the Python of vLLM's own environment: requests in, seconds out, line by line."""
+"""vLLM's half of live.py, run by the Python of its own environment: requests in, seconds out."""
 
 from __future__ import annotations
 

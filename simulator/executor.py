@@ -70,8 +70,9 @@ class SimulatedExecutor:
         """Who produced its last token in this run of the plan; asked before it is committed."""
         group = plan.decodes
         clock = group.steps + (not plan.paused)
-        self._note_later_stops(plan, clock)
-        stopped = self._due_stops(group, clock)
+        if plan.stalled or plan.swapped_in:
+            self._note_later_stops(plan, clock)
+        stopped = self._due_stops(group, clock) if self._stops and self._stops[0][0] <= clock else []
         for request, _, _, completes in plan.prefills:
             if not completes:
                 continue

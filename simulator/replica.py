@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import simpy
 
@@ -129,9 +129,8 @@ class Replica:
         if len(ends) > 1:
             scheduler.repeat(plan, len(ends) - 1)
         self.log.write(plan, self._shape, self._start_ns, ends, self._waiting, scheduler.used_blocks)
-        self._answer(scheduler.commit(plan, self.executor.finish(plan)))
-
-    def _answer(self, completed: Sequence[Request]) -> None:
-        self.outstanding -= len(completed)
-        for request in completed:
-            self._on_complete(request, self.log.replica)
+        completed = scheduler.commit(plan, self.executor.finish(plan))
+        if completed:
+            self.outstanding -= len(completed)
+            for request in completed:
+                self._on_complete(request, self.log.replica)

@@ -47,7 +47,7 @@ def decode(
         positions = firsts + torch.arange(width, device=query.device)
         k, v = _gather(keys, values, blocks[rows], positions.minimum(ends - 1))
         seen = (positions < ends)[:, None, None, :]
-        grouped = query[rows].unflatten(1, (keys.shape[2], -1))
+        grouped = query[rows].view(len(members), keys.shape[2], -1, query.shape[2])
         logits = None if sinks is None else sinks.view(keys.shape[2], -1)
         out[rows] = _attend(grouped, k, v, seen, scale, softcap, logits).flatten(1, 2)
     return out
@@ -94,7 +94,9 @@ def _prefill_part(
     seen = (positions <= own) & (positions > own - window) if window else positions <= own
     k, v = _gather(keys, values, blocks[None], positions[None])
     grouped = (
-        query.unflatten(1, (kv_heads, group)).permute(1, 2, 0, 3).reshape(1, kv_heads, group * tokens, -1)
+        query.reshape(tokens, kv_heads, group, -1)
+        .permute(1, 2, 0, 3)
+        .reshape(1, kv_heads, group * tokens, -1)
     )
     logits = None if sinks is None else sinks.view(kv_heads, group).repeat_interleave(tokens, dim=1)
     found = _attend(grouped, k, v, seen.repeat(group, 1)[None, None], scale, softcap, logits)

@@ -4,11 +4,14 @@ Sizes of splits and steps are constants, so a row's result depends on its own le
 depend on shapes alone, never on values, so a decode can be captured in a CUDA graph.
 """
 
+# Triton compiles what it decorates by rules and types of its own, so mypy cannot check those functions.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# ruff: noqa: N803 (compile-time constants are upper case, as everywhere in Triton)
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]  # ships no types
+import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from torch import Tensor
 
 from backend.attention.kernels import Kernels, write
@@ -63,7 +66,7 @@ def _decode_split(
 ):  # fmt: skip
     row, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
-    low = tl.maximum(length - window, 0) if window > 0 else 0
+    low = tl.where(window > 0, tl.maximum(length - window, 0), 0)
     begin = tl.maximum(split * SPLIT, low // STEP * STEP)
     end = tl.minimum((split + 1) * SPLIT, length)
     member, columns = tl.arange(0, ROWS), tl.arange(0, WIDTH)
@@ -88,7 +91,7 @@ def _merge_splits(
 ):  # fmt: skip
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     length, columns, to = tl.load(lengths + row), tl.arange(0, WIDTH), row * HEADS + head
-    low = tl.maximum(length - window, 0) if window > 0 else 0
+    low = tl.where(window > 0, tl.maximum(length - window, 0), 0)
     maximum, total = -float("inf"), 0.0
     summed = tl.zeros([WIDTH], tl.float32)
     if SINKS:
@@ -118,7 +121,7 @@ def _prefill_rows(
     to = (token.to(tl.int64) * KV_HEADS * GROUP + own_head)[:, None] * DIM + columns[None, :]
     q = tl.load(query + to, mask=real, other=0.0)
     high = start + token + 1
-    low = tl.maximum(high - window, 0) if window > 0 else high * 0
+    low = tl.where(window > 0, tl.maximum(high - window, 0), 0)
     begin, end = tl.min(low, axis=0) // STEP * STEP, tl.minimum(tl.max(high, axis=0), start + tokens)
     maximum, total, summed = _over_keys(
         q, keys, values, table, low, high, begin, end, scale, softcap,

@@ -117,8 +117,7 @@ def fitted_profile(fit: Fit, wanted: Place) -> dict[str, Any]:
         fit.prefill[2] * by.attention,
     )
     pieces = [
-        (a * by.weights, b * by.keys, c * by.arithmetic)
-        for a, b, c in (fit.small, fit.large or fit.small)
+        (a * by.weights, b * by.keys, c * by.arithmetic) for a, b, c in (fit.small, fit.large or fit.small)
     ]
     host = min(fixed, pieces[0][0])
     # sum n^2 = 2 pairs - sum n for whole prompts, so the linear term can ride on the pairs
@@ -243,8 +242,7 @@ def anyscale_lengths() -> dict[str, list[tuple[int, int]]]:
     spans = {"anyscale-blog": (1, 512), "anyscale-scripts": (128, 384)}
     return fixed | {
         name: [
-            (low + (high - low) * rank // (SAMPLES - 1), outputs[other])
-            for rank, other in enumerate(order)
+            (low + (high - low) * rank // (SAMPLES - 1), outputs[other]) for rank, other in enumerate(order)
         ]
         for name, (low, high) in spans.items()
     }

@@ -81,9 +81,7 @@ def mean_rows(done: Simulation) -> float:
 def token_states(done: Simulation, slots: int) -> float:
     """Share of the KV slots that hold a token, averaged over busy time."""
     table = done.tables.iterations
-    held = (
-        table["context_tokens"] + table["decodes"] * (table["repeats"] - 1) / 2 + table["prefill_tokens"]
-    )
+    held = table["context_tokens"] + table["decodes"] * (table["repeats"] - 1) / 2 + table["prefill_tokens"]
     return float(np.average(held, weights=table["end_ns"] - table["start_ns"])) / slots
 
 

@@ -76,7 +76,7 @@ class VllmV1:
 
     @property
     def used_blocks(self) -> int:
-        return self.kv.used_blocks
+        return self.kv.blocks - self.kv.free_blocks
 
     def add(self, request: Request) -> None:
         self._refuse_hopeless(request)
@@ -124,7 +124,8 @@ class VllmV1:
             self._admit(budget, chunks)
         if not chunks and not self.group.members:
             return self._plan_again(preempted)
-        horizon = 1 if chunks or preempted or stalled else self._horizon()
+        calm = not (chunks or preempted or stalled)
+        horizon = 1 + self.group.steps_within(self.kv.free_blocks) if calm else 1
         return Plan(tuple(chunks), self.group, tuple(preempted), tuple(stalled), horizon)
 
     def _plan_again(self, preempted: list[Request]) -> Plan | None:
@@ -257,21 +258,6 @@ class VllmV1:
         request.computed_tokens = 0
         request.preemptions += 1
         self.waiting.appendleft(request)
-
-    def _horizon(self) -> int:
-        """How often the plan may run until the free blocks are used up: whole laps, then single buckets."""
-        group, free = self.group, self.kv.free_blocks
-        rows, size = len(group.members), group.block_size
-        laps = free // rows
-        if laps > 3:
-            return 1 + laps * size  # a lower bound; that far ahead the remainder does not matter
-        horizon, free = 1 + laps * size, free - laps * rows
-        for step in range(group.steps + 1, group.steps + size + 1):
-            free -= len(group.wheel[step % size])
-            if free < 0:
-                break
-            horizon += 1
-        return horizon
 
 
 class _Walk:

@@ -140,7 +140,7 @@ def test_idle_time_can_be_skipped() -> None:
 
 
 def test_half_precision_flips_tokens_only_where_two_are_nearly_tied(folder_of) -> None:
-    """The first token that differs from float32's lies within what transformers' own bfloat16 errs there."""
+    """The first token that differs from float32's lies within what transformers' own bfloat16 errs."""
     oracle, rounded, asked = Oracle(folder_of("llama")), Oracle(folder_of("llama")), prompts(6)
     oracle.module.to(torch.bfloat16).float()
     rounded.module.to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Every policy, whatever its knobs, blocks, chunks, evictions and batch mates, gives the reference's tokens."""
+"""Every policy, whatever its knobs, blocks, chunks, evictions and mates, gives the reference's tokens."""
 
 from __future__ import annotations
 
