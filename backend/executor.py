@@ -13,6 +13,7 @@ from torch import Tensor
 
 from backend.attend import PagedAttention
 from backend.batch import Batch, Chunk, Padding
+from backend.graphs import DecodeGraphs
 from backend.layout import Generation, Rows
 from backend.prompts import Prompt, SyntheticPrompts
 from backend.sampling import Draw, next_tokens
@@ -60,6 +61,7 @@ class TorchExecutor:
         self._prompts = prompts or SyntheticPrompts(model.vocabulary, 0)
         self._on_answer = on_answer
         self._generations: dict[Request, Generation] = {}
+        self._graphs = self._make_graphs()
         self._rows = Rows(model.device, scratch_block=kv.blocks)
         self._away: list[Generation] = []  # without a row, perhaps decoding: new, left out or swapped in
         self._closing: list[Generation] = []  # ended while they had a row
@@ -67,6 +69,13 @@ class TorchExecutor:
         self._yields: list[Generation] = []  # who gets a token in the iteration under way, in logits order
         self._decodes = 0
         self._sampled: Tensor
+
+    def _make_graphs(self) -> DecodeGraphs | None:
+        """On a GPU the fast path's decodes are replayed; the stock models' code asks the host too often."""
+        model = self.model
+        if model.device.type != "cuda" or model.path != "fast":
+            return None
+        return DecodeGraphs(model.forward, self.kernels, self.kv)
 
     @property
     def requests(self) -> int:
@@ -107,7 +116,9 @@ class TorchExecutor:
             batch = self._padded_batch(plan) if plan.padded_to else self._batch(plan)
             draws = self._draws()
             self.bookkeeping_ns += perf_counter_ns() - started
-            logits = self.model.forward(batch, PagedAttention(self.kernels, self.kv, batch))
+            logits = None if self._graphs is None else self._graphs.run(batch)
+            if logits is None:
+                logits = self.model.forward(batch, PagedAttention(self.kernels, self.kv, batch))
             self._forbid_early_stops(logits)
             self._sampled = next_tokens(logits, draws)
 

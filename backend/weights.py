@@ -73,7 +73,9 @@ def build_module(
 ) -> PreTrainedModel:
     """The Hugging Face module, ready for inference; without a folder its weights follow from ``seed``."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     try:
         if source.folder is not None:
             module = AutoModelForCausalLM.from_pretrained(

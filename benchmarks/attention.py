@@ -1,7 +1,9 @@
 """Paged decode and prefill on this CPU against what memory allows: python -m benchmarks.attention
 
 Every round reads a large array (the bandwidth), then runs each kernel once, so that drift of the machine
-hits all alike. A decode's bound is its bytes of keys and values over the median bandwidth; medians of rounds.
+hits all alike. A decode's bound is its bytes of keys and values over the median bandwidth. Medians.
+
+On a machine that others use, `--threads 1 --cpu-time` counts only the time that this process had a core.
 """
 
 from __future__ import annotations
@@ -42,10 +44,13 @@ DECODES = (
 PREFILLS = ((8, 4, 64, 64, 0), (8, 4, 64, 512, 0), (9, 3, 64, 512, 1536), (32, 8, 128, 256, 0))
 
 
-def timed(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+Clock = Callable[[], float]
+
+
+def timed(work: Callable[[], object], clock: Clock) -> float:
+    begin = clock()
     work()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def cache(
@@ -57,13 +62,13 @@ def cache(
         torch.randperm(sum(needs)).int(),
         torch.zeros(len(needs), max(needs), dtype=torch.int32),
     )
-    for row, part in enumerate(shuffled.split(needs)):
+    for row, part in enumerate(torch.split(shuffled, needs)):
         blocks[row, : len(part)] = part
     sizes = (sum(needs), 16, kv_heads, dim)
     return [(torch.randn(sizes).to(dtype), torch.randn(sizes).to(dtype)) for _ in range(layers)], blocks
 
 
-def rounds(works: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+def rounds(works: Mapping[str, Callable[[], object]], seconds: float, clock: Clock) -> dict[str, float]:
     """Median time of each piece of work, run in turn."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
@@ -71,11 +76,11 @@ def rounds(works: Mapping[str, Callable[[], object]], seconds: float) -> dict[st
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(times[next(iter(works))]) < 3:
         for name, work in works.items():
-            times[name].append(timed(work))
+            times[name].append(timed(work, clock))
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def decode_line(case: Decode, dtype: torch.dtype, stream: Tensor, seconds: float) -> str:
+def decode_line(case: Decode, dtype: torch.dtype, stream: Tensor, seconds: float, clock: Clock) -> str:
     layers, blocks = cache(case.lengths, case.kv_heads, case.dim, dtype, LAYERS)
     query = torch.randn(len(case.lengths), case.heads, case.dim).to(dtype)
     lengths = torch.tensor(case.lengths, dtype=torch.int32)
@@ -88,6 +93,7 @@ def decode_line(case: Decode, dtype: torch.dtype, stream: Tensor, seconds: float
     found = rounds(
         {"stream": stream.sum, "native": lambda: run(native.decode), "sdpa": lambda: run(sdpa.decode)},
         seconds,
+        clock,
     )
     bandwidth = stream.nbytes / found["stream"]
     held_bytes = 2 * sum(case.lengths) * case.kv_heads * case.dim * dtype.itemsize
@@ -98,7 +104,9 @@ def decode_line(case: Decode, dtype: torch.dtype, stream: Tensor, seconds: float
     )
 
 
-def prefill_line(case: tuple[int, int, int, int, int], dtype: torch.dtype, seconds: float) -> str:
+def prefill_line(
+    case: tuple[int, int, int, int, int], dtype: torch.dtype, seconds: float, clock: Clock
+) -> str:
     heads, kv_heads, dim, tokens, start = case
     (layer,), blocks = cache([start + tokens], kv_heads, dim, dtype, 1)
     query, scale = torch.randn(tokens, heads, dim).to(dtype), dim**-0.5
@@ -109,6 +117,7 @@ def prefill_line(case: tuple[int, int, int, int, int], dtype: torch.dtype, secon
             "sdpa": lambda: sdpa.prefill(query, *layer, blocks[0], start, scale),
         },
         seconds,
+        clock,
     )
     ratio = found["sdpa"] / found["native"]
     return (
@@ -121,7 +130,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Paged attention against the memory's bandwidth.")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=3.0, help="per line of the table")
+    parser.add_argument("--cpu-time", action="store_true")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
     torch.set_num_threads(arguments.threads)
     kernels, notices = choose(torch.device("cpu"), torch.float32, 64)
     print(f"{kernels.name}, {arguments.threads} threads {' '.join(notices)}\n")
@@ -130,11 +141,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for dtype in (torch.float32, torch.bfloat16):
         for case in DECODES:
-            print(decode_line(case, dtype, stream, arguments.seconds), flush=True)
+            print(decode_line(case, dtype, stream, arguments.seconds, clock), flush=True)
     print("\n| prefill | dtype | native ms | sdpa ms | sdpa / native |\n|---|---|---|---|---|")
     for dtype in (torch.float32, torch.bfloat16):
         for shape in PREFILLS:
-            print(prefill_line(shape, dtype, arguments.seconds), flush=True)
+            print(prefill_line(shape, dtype, arguments.seconds, clock), flush=True)
 
 
 if __name__ == "__main__":

@@ -80,25 +80,25 @@ INTRODUCTION = """# Published results, reproduced
 
     python -m benchmarks.reproductions
 
-writes this page (`make reproductions`; about a minute on two quiet cores, no GPU). Every experiment is a scenario of
-`scenarios/papers` under the overrides that its function in `benchmarks/papers` spells out.
+writes this page (`make reproductions`; a minute on two quiet cores, no GPU). Every experiment is a scenario
+of `scenarios/papers` under the overrides that its function in `benchmarks/papers` spells out.
 
-**Clocks.** No experiment has a time of its own. Systems of 2022 and 2023 run on linear fits that DistServe's authors
-measured on A100-80 GPUs: engines in Python (HF, TGI, vLLM, and the Orca that vLLM's authors wrote) on their fit of
-vLLM, engines in C++ (FasterTransformer, the original Orca) on their fit of DistServe's engine. Where GPU, model or
-parallelism differ, each coefficient is scaled by the ratio of data-sheet numbers for what it stands for: bytes over
-bandwidth, or arithmetic over peak (`benchmarks/papers/inputs.py`). Later systems run on shipped profiles. Nothing is
-tuned per experiment.
+**Clocks.** Systems of 2022 and 2023 run on linear fits that DistServe's authors measured on A100-80 GPUs:
+engines in Python (HF, TGI, vLLM, and the Orca that vLLM's authors wrote) on their fit of vLLM, engines in
+C++ (FasterTransformer, the original Orca) on their fit of DistServe's engine. Where GPU, model or
+parallelism differ, each coefficient is scaled by the ratio of data-sheet numbers for what it stands for:
+bytes over bandwidth, or arithmetic over peak (`benchmarks/papers/inputs.py`). Later systems run on shipped
+profiles. Nothing is tuned per experiment.
 
-**Bands** were set in advance of these runs from the papers and a toy model, so they guard more than they prove. Rows
-without a band are shown for orientation."""
+**Bands** were fixed before these runs, from the papers and a toy model: they guard more than they prove.
+Rows without a band are there for orientation."""
 REAL = (
     "ShareGPT lengths: the 52,157 pairs of NanoFlow's file (Apache-2.0) that pass the filter of vLLM's "
     "benchmark, on average 111 tokens in and 328 out."
 )
 PRESET = (
     "ShareGPT lengths: the preset `sharegpt`, cut at 1,024 tokens each, since the real lengths "
-    "(`../shared/data/traces/nanoflow-lengths/sharegpt.csv`) are not at hand; figures 2, 12 and 13 shift a little."
+    "(`../shared/data/traces/nanoflow-lengths/sharegpt.csv`) are not at hand; S3 and S4 differ a little."
 )
 
 

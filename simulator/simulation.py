@@ -11,9 +11,7 @@ from time import perf_counter
 
 from simulator.cluster import Cluster, Fleet
 from simulator.cost_model import CostModel, load_cost_model
-from simulator.engine_settings import batched_tokens
 from simulator.hardware import load_hardware
-from simulator.memory import plan_memory
 from simulator.metrics import Summary, summarise
 from simulator.models import Model, load_model
 from simulator.policies import make_scheduler
@@ -22,10 +20,9 @@ from simulator.routers import ROUTERS
 from simulator.run_tables import RunTables
 from simulator.scenario import ClosedArrivals, Scenario, SloSettings
 from simulator.scenario_file import model_path
+from simulator.sizing import NS_PER_S, kv_size, longest_sequence
 from simulator.workloads.workload import Workload, build_workload
 
-NS_PER_S = 1e9
-UNBUDGETED_TOKENS = 2048  # positions whose activations are reserved for where a policy sets no budget
 CROWDED = 0.9  # peak KV use from which an error in the number of blocks changes the answer
 
 
@@ -56,8 +53,7 @@ def simulate(
         scenario.profile, model, hardware, scenario.dtype, scenario.parallel.tensor, folder
     )
     workload = build_workload(scenario.workload, scenario.seed, folder)
-    kv_blocks = _kv_blocks(scenario, model)
-    tables = _run(scenario, _fleet(scenario, model, cost, workload, kv_blocks), workload, progress)
+    tables = _run(scenario, _fleet(scenario, model, cost, workload), workload, progress)
     summary = summarise(
         tables,
         scenario_name=scenario.name,
@@ -75,35 +71,16 @@ def simulate(
     return Simulation(tables, summary, profile, notes)
 
 
-def _kv_blocks(scenario: Scenario, model: Model) -> int:
-    engine = scenario.engine
-    if engine.kv_blocks != "auto":
-        return engine.kv_blocks
-    budget = batched_tokens(engine, engine.max_model_len or model.max_positions)
-    return plan_memory(
-        model,
-        load_hardware(scenario.hardware),
-        dtype=scenario.dtype,
-        tensor_parallel=scenario.parallel.tensor,
-        gpu_memory_utilization=engine.gpu_memory_utilization,
-        max_num_batched_tokens=budget or UNBUDGETED_TOKENS,
-        max_num_seqs=engine.max_num_seqs,
-        block_size=engine.block_size,
-    ).kv_blocks
-
-
-def _fleet(scenario: Scenario, model: Model, cost: CostModel, workload: Workload, kv_blocks: int) -> Fleet:
+def _fleet(scenario: Scenario, model: Model, cost: CostModel, workload: Workload) -> Fleet:
     def longest_tokens() -> int:
         return max(arrival.prompt_tokens + arrival.output_limit for arrival in workload.arrivals())
 
-    engine, max_model_len = scenario.engine, scenario.engine.max_model_len or model.max_positions
-    block_bytes = engine.block_size * model.kv_bytes_per_token(scenario.dtype, scenario.parallel.tensor)
+    size, longest = kv_size(scenario, model), longest_sequence(scenario, model)
     schedulers = [
-        make_scheduler(engine, kv_blocks, max_model_len, longest_tokens, block_bytes)
+        make_scheduler(scenario.engine, size.blocks, longest, longest_tokens, size.block_bytes)
         for _ in range(scenario.replicas)
     ]
-    block_copy_ns = NS_PER_S * block_bytes / load_hardware(scenario.hardware).pcie_bytes_per_s
-    return Fleet(schedulers, cost, ROUTERS[scenario.router](), kv_blocks, block_copy_ns)
+    return Fleet(schedulers, cost, ROUTERS[scenario.router](), size.blocks, size.block_copy_ns)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Builds the native kernel with the machine's C compiler and keeps the result in a cache of this user's own."""
+"""Builds the native kernel with the machine's C compiler and keeps it in a cache of this user's own."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _require_private(path: Path) -> None:
 
 
 def _digest(sources: Mapping[str, str], compiler: Sequence[str]) -> str:
-    """Names a build by all that decides what it holds: another source, compiler or processor is another file."""
+    """Names a build by all that decides it: another source, compiler or processor is another file."""
     version = _run([*compiler, "--version"]).stdout
     parts = (*sources.values(), repr((FLAGS, TUNINGS)), shlex.join(compiler), version, _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
@@ -99,7 +99,7 @@ def _processor() -> str:
 
 
 def _build(compiler: Sequence[str], sources: Mapping[str, str], library: Path) -> None:
-    """Compiles beside the target and renames, so that whoever builds at the same time sees none or all of it."""
+    """Compiles beside the target and renames, so that others building see none or all of it."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
         code, made = Path(folder, "native.c"), Path(folder, "native.so")
         for name, text in sources.items():

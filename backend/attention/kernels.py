@@ -13,8 +13,8 @@ class Decode(Protocol):
 
     query [rows, heads, dim]; keys and values [blocks, block_size, kv_heads, dim]; blocks [rows, widest] and
     lengths [rows] int32 (entries beyond a row's length are never read). Returns [rows, heads, dim].
-    `window` > 0 shows only the last so many tokens; `softcap` > 0 bounds scores by softcap * tanh(s / softcap);
-    `sinks` [heads] are logits that take part in the softmax and carry no value.
+    `window` > 0 shows only the last so many tokens; `softcap` > 0 bounds scores s by
+    softcap * tanh(s / softcap); `sinks` [heads] are logits that join the softmax and carry no value.
     """
 
     def __call__(
@@ -35,8 +35,8 @@ class Decode(Protocol):
 class Prefill(Protocol):
     """Causal attention of consecutive tokens of one request, the first at position `start`.
 
-    query [tokens, heads, dim]; blocks [n] int32; keys of positions 0 .. start + tokens - 1 are stored already.
-    The rest as in Decode.
+    query [tokens, heads, dim]; blocks [n] int32; keys of positions 0 .. start + tokens - 1 are stored
+    already. The rest as in Decode.
     """
 
     def __call__(

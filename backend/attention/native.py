@@ -1,4 +1,4 @@
-"""Paged attention by a C kernel (native.c), built on this machine at first use and called through ctypes."""
+"""Paged attention by a C kernel (native.c), built here at first use and called through ctypes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ PREFILL_TOKENS = 256  # queries at a time, which bounds the memory for masks and
 def bucket(length: int) -> int:
     """The padded width for a length: the next of 64, 96, 128, 192, 256, 384, ... tokens."""
     power = max(SMALLEST_BUCKET, 1 << (length - 1).bit_length())
-    return power * 3 // 4 if SMALLEST_BUCKET < power and length <= power * 3 // 4 else power
+    between = power * 3 // 4
+    return between if power > SMALLEST_BUCKET and length <= between else power
 
 
 def decode(
@@ -119,7 +120,7 @@ def _attend(
     softcap: float,
     sinks: Tensor | None,
 ) -> Tensor:
-    """query [rows, kv_heads, n, dim] over keys and values [rows, kv_heads, width, dim]; sinks [kv_heads, n]."""
+    """query [rows, kv_heads, n, dim] on keys, values [rows, kv_heads, width, dim]; sinks [kv_heads, n]."""
     if not softcap and sinks is None:
         mask = seen.expand(query.shape[0], 1, query.shape[2], keys.shape[2])
         return functional.scaled_dot_product_attention(query, keys, values, mask, scale=scale)

@@ -75,8 +75,8 @@ def _decode_split(
     q = tl.load(query + to[:, None] * DIM + columns[None, :], mask=real, other=0.0)
     limits = tl.zeros([ROWS], tl.int32)
     maximum, total, summed = _over_keys(
-        q, keys, values, blocks + row * table_width, limits + low, limits + length, begin, end, scale, softcap,
-        head, KV_HEADS, BLOCK_SIZE, DIM, WIDTH, STEP, DOT,
+        q, keys, values, blocks + row * table_width, limits + low, limits + length, begin, end, scale,
+        softcap, head, KV_HEADS, BLOCK_SIZE, DIM, WIDTH, STEP, DOT,
     )  # fmt: skip
     part = to * splits + split
     tl.store(maxima + part, maximum, mask=member < GROUP)
@@ -163,7 +163,8 @@ def decode(
     totals, sums = torch.empty_like(maxima), maxima.new_empty((rows, heads, splits, dim))
     group = heads // kv_heads
     _decode_split[(rows, kv_heads, splits)](
-        query, keys, values, blocks, lengths, maxima, totals, sums, blocks.shape[1], splits, scale, softcap, window,
+        query, keys, values, blocks, lengths, maxima, totals, sums, blocks.shape[1], splits,
+        scale, softcap, window,
         KV_HEADS=kv_heads, GROUP=group, ROWS=max(SMALLEST_DOT, triton.next_power_of_2(group)),
         BLOCK_SIZE=block_size, DIM=dim, WIDTH=max(SMALLEST_DOT, width), STEP=STEP, SPLIT=SPLIT,
         DOT=_dot_type(query),

@@ -11,23 +11,20 @@ from backend.serve.seam import Backing, ChatMessage, Emitted, Order, Prompt, con
 from simulator.cost_model import CostModel, load_cost_model
 from simulator.engine.plan import Plan
 from simulator.engine.request import Request
-from simulator.engine_settings import batched_tokens
 from simulator.errors import ScenarioError, UserError
 from simulator.executor import SimulatedExecutor
 from simulator.hardware import load_hardware
-from simulator.memory import plan_memory
-from simulator.models import Model, load_model
+from simulator.models import load_model
 from simulator.policies import make_scheduler
 from simulator.scenario import Scenario
 from simulator.scenario_file import model_path
+from simulator.sizing import kv_size, longest_sequence
 from simulator.workloads.arrival import Arrival
 from simulator.workloads.workload import build_workload
 
-NS_PER_S = 1e9
 MOST_LAG_NS = 250_000_000  # how far the pace may fall behind before what was lost is not caught up
 CHARACTERS_PER_TOKEN = 4  # English text under today's vocabularies, roughly
 MESSAGE_TOKENS = 4  # role and separators of one chat message, roughly, as chat templates write them
-UNBUDGETED_TOKENS = 2048  # as in simulator.simulation
 WORDS = (
     "the", "sun", "has", "set", "and", "all", "who", "can", "see", "how", "far", "our",
     "own", "sky", "may", "run", "out", "now", "for", "one", "day", "you", "and", "him",
@@ -165,38 +162,18 @@ def simulated_backing(scenario: Scenario, folder: Path) -> Backing:
         scenario.profile, model, hardware, scenario.dtype, scenario.parallel.tensor, folder
     )
     workload = build_workload(scenario.workload, scenario.seed, folder)
-    engine = scenario.engine
-    longest = engine.max_model_len or model.max_positions
-    kv_blocks = _kv_blocks(scenario, model)
-    block_bytes = engine.block_size * model.kv_bytes_per_token(scenario.dtype, scenario.parallel.tensor)
-    clock, copy_ns = WallClock(), NS_PER_S * block_bytes / hardware.pcie_bytes_per_s
+    engine, clock = scenario.engine, WallClock()
+    longest, size = longest_sequence(scenario, model), kv_size(scenario, model)
     return Backing(
         kind=f"simulated {hardware.name}, profile {profile.name}",
         clock=clock,
         model_name=model.name,
-        scheduler=make_scheduler(engine, kv_blocks, longest, lambda: longest, block_bytes),
-        executor=PacedExecutor(cost, answer_lengths(workload.arrivals), clock, copy_ns),
+        scheduler=make_scheduler(engine, size.blocks, longest, lambda: longest, size.block_bytes),
+        executor=PacedExecutor(cost, answer_lengths(workload.arrivals), clock, size.block_copy_ns),
         text=Placeholders(model.vocabulary, engine.block_size),
-        kv_blocks=kv_blocks,
+        kv_blocks=size.blocks,
         block_size=engine.block_size,
         max_model_len=longest,
         seats=engine.max_num_seqs,
         notes=(*workload.notes, *profile.notes),
     )
-
-
-def _kv_blocks(scenario: Scenario, model: Model) -> int:
-    engine = scenario.engine
-    if engine.kv_blocks != "auto":
-        return engine.kv_blocks
-    budget = batched_tokens(engine, engine.max_model_len or model.max_positions)
-    return plan_memory(
-        model,
-        load_hardware(scenario.hardware),
-        dtype=scenario.dtype,
-        tensor_parallel=scenario.parallel.tensor,
-        gpu_memory_utilization=engine.gpu_memory_utilization,
-        max_num_batched_tokens=budget or UNBUDGETED_TOKENS,
-        max_num_seqs=engine.max_num_seqs,
-        block_size=engine.block_size,
-    ).kv_blocks

@@ -125,7 +125,7 @@ def fitted_profile(fit: Fit, wanted: Place) -> dict[str, Any]:
     ends = (start, HUNDRED_BILLION_PAIRS)
     return _fields(
         wanted,
-        f"{fit.engine}'s engine, fit by DistServe on {fit.place.model} x{fit.place.tensor_parallel} A100-80",
+        f"DistServe's fit of {fit.engine}, {fit.place.model} on {fit.place.tensor_parallel} A100-80",
         host_ns=_ns(host),
         prefill_attention={
             "pairs_per_token": (per_token - per_square) / slope,

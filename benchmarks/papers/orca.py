@@ -74,6 +74,6 @@ SETTING = (
 )
 WHY = {
     "mixed": "Both engines are about three times too fast (below), which the ratio does not see.",
-    "uniform": "None asserted by a number: with equal lengths a batch wastes nothing, as the paper's figure 11.",
+    "uniform": "With equal lengths a batch wastes nothing, as in the paper's figure 11 (no number).",
     "rates": "No pipeline bubbles, no network between machines, and a fit scaled from a smaller model.",
 }

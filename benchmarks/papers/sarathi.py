@@ -151,8 +151,8 @@ def experiment(setting: Setting) -> Experiment:
 
 
 SETTING = (
-    "The clock is the shipped A100-80 profile of Llama-3.1-70B on four GPUs, scaled operator by operator to "
-    "Yi-34B on two (98 % of the weights, 1.5 times the KV bytes per GPU). Table 4: 128 requests, token "
+    "The clock is the shipped A100-80 profile of Llama-3.1-70B on four GPUs, scaled operator by operator "
+    "to Yi-34B on two (98 % of the weights, 1.5 times the KV bytes per GPU). Table 4: 128 requests, token "
     "budget 1,024; neither its arrival rate nor full length distributions are published: lognormals with "
     "the published median prompts and outputs and 90th percentiles from memory, at 1 request/s (sharegpt4) "
     "and 0.3/s (arxiv), chosen beforehand. Capacity: highest rate of 500 requests with P99 TBT within the "

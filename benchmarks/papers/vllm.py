@@ -222,9 +222,9 @@ def figure_12(setting: Setting) -> Experiment:
 
 BLOG_SETTING = (
     "1,000 requests at once. LLaMA-13B runs on OPT-13B's fit (same layers, widths and KV bytes), scaled to "
-    "the A100-40; LLaMA-7B on the same fit scaled to the A10G. The blog does not say how HF was batched nor "
-    "what output length was declared to TGI, so both ends are shown. Three outputs per prompt (n=3) were "
-    "not run: parallel sampling is not modelled."
+    "the A100-40; LLaMA-7B on the same fit scaled to the A10G. The blog does not say how HF was batched "
+    "nor what output length was declared to TGI, so both ends are shown. Three outputs per prompt (n=3) "
+    "were not run: parallel sampling is not modelled."
 )
 FIGURE_SETTING = (
     "Requests in a batch and KV slots that hold tokens, averaged over busy time; Orca's variants reserve "
@@ -237,8 +237,8 @@ RATE_SETTING = (
     "0.5 s, by bisection to 5 %."
 )
 HF_BATCH = (
-    "The published HF figure is that of one request at a time (next row): with batches of 8 half of the "
-    "positions are padding, but not six in seven."
+    "The published HF throughput is near that of one request at a time (next row): in batches of 8 padding "
+    "takes 54 % of the positions on the A100, not more."
 )
 TGI_OWN = (
     "TGI on vLLM's clock with perfect knowledge of lengths loses only what it reserves ahead; declared "
@@ -252,7 +252,7 @@ UNSATURATED = (
 )
 WHY = {
     "hf": HF_BATCH,
-    "single": "The fit's fixed part holds host time, which the data-sheet ratio scales like memory traffic.",
+    "single": "The fit's fixed part holds host time, which the data-sheet ratio scales like traffic.",
     "tgi": TGI_OWN,
     "tgi limit": "Small.",
     "absolute": (
@@ -272,8 +272,8 @@ WHY = {
     "Alpac pow2": "The shape of the lengths is assumed.",
     "Alpac oracle": "The shape of the lengths is assumed.",
     "Alpac vLLM": (
-        "Not saturated: 30/s x 58 tokens x 41 ms an iteration are 72 rows (Little's law); the paper's 132 "
-        "imply 75 ms an iteration, which our clock does not have."
+        "Not saturated: 30/s x 58 tokens x 41 ms an iteration are 72 rows (Little's law); the paper's "
+        "132 imply 75 ms an iteration, which our clock does not have."
     ),
     "oracle": "Inside the published range over models.",
     "max": "Inside the published range over models.",

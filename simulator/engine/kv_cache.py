@@ -19,9 +19,10 @@ PRIVATE_BLOCKS = 1 << 24  # more blocks than one request can hold: keeps private
 class KVCache:
     """A fixed pool of KV blocks of ``block_size`` tokens.
 
-    The free queue is a list read from ``_head``, or, while no block has content to find, from its end. A revived block leaves the middle of it lazily: its
-    oldest entry is marked stale and skipped when it reaches the front. A request's keyed blocks are its
-    first ``published_blocks``; only these are ever looked at one by one, all others move in slices.
+    The free queue is a list read from ``_head`` or, while no block has content to find, from its end. A
+    revived block leaves the middle of it lazily: its oldest entry is marked stale and skipped when it
+    reaches the front. A request's keyed blocks are its first ``published_blocks``; only these are ever
+    looked at one by one, all others move in slices.
 
     ``changes`` counts the events after which a request that did not fit may fit.
     """
@@ -110,7 +111,7 @@ class KVCache:
         request.published_blocks = 0
 
     def _free_findable(self, request: Request, blocks: list[int]) -> list[int]:
-        """Put first what holds nothing to find; the blocks to queue up last, tail first, if nobody holds them."""
+        """Put first what holds nothing to find; what to queue up last, tail first, if nobody holds it."""
         full = max(request.computed_tokens // self.block_size, request.published_blocks)
         if full < len(blocks):
             self._put_first(blocks[full:])

@@ -76,7 +76,7 @@ def forget_expired(pace: Pace, waiting_for: dict[Request, None], model: Counting
     pace.expired.clear()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(world=worlds(), data=st.data())
 def test_every_iteration_conserves_blocks_and_every_request_gets_its_tokens(
     world: World, data: st.DataObject
@@ -117,7 +117,7 @@ def test_every_iteration_conserves_blocks_and_every_request_gets_its_tokens(
     assert getattr(engine, "swap", None) is None or engine.swap.free_blocks == engine.swap.blocks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(world=worlds(clusters=True))
 def test_every_offered_request_ends_once_with_a_reason_or_its_tokens(world: World) -> None:
     tables = world.run()
@@ -138,7 +138,7 @@ def test_every_offered_request_ends_once_with_a_reason_or_its_tokens(world: Worl
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(world=worlds(clusters=True))
 def test_iterations_of_a_replica_never_overlap(world: World) -> None:
     table = world.run().iterations
@@ -162,7 +162,7 @@ def log_to_first_stop(world: World, arrivals: list[Arrival]) -> list[object]:
     return log
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(world=worlds())
 def test_schedulers_are_blind_to_the_answers_length(world: World) -> None:
     """Worlds that differ only in hidden lengths are planned alike until the first stop tells them apart."""

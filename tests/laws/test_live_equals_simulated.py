@@ -41,7 +41,7 @@ class FakeModel(CountingModel):
         return super().finish(plan)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(world=worlds())
 def test_live_and_simulated_logs_are_identical(world: World) -> None:
     simulated = world.run()

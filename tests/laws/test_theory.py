@@ -75,7 +75,7 @@ def test_round_robin_halves_the_load_of_each_of_two_replicas() -> None:
     assert waits[::2].tolist() == (alone.requests["scheduled_ns"] - arrival_ns[::2]).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(world=worlds(clusters=True))
 def test_littles_law_holds_exactly_on_every_run(world: World) -> None:
     """The time integral of the number present equals the sum of the times spent, to the nanosecond."""
@@ -83,7 +83,7 @@ def test_littles_law_holds_exactly_on_every_run(world: World) -> None:
     assert law.number_in_system == law.rate_times_sojourn
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(world=worlds())
 def test_the_queue_that_iterations_saw_is_the_one_that_requests_stood_in(world: World) -> None:
     """Two tables written at different moments agree: arrived and not yet started, counted either way."""

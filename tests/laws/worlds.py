@@ -15,6 +15,7 @@ from simulator.engine.plan import IterationShape, Plan
 from simulator.engine.request import Content, Request
 from simulator.engine.scheduler import Patient, Scheduler
 from simulator.errors import RequestRefused
+from simulator.replica import LONGEST_LEAP
 from simulator.routers import least_outstanding, round_robin
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
@@ -68,7 +69,7 @@ class World:
             lambda: iter(self.arrivals), concurrency=self.concurrency, requests=len(self.arrivals)
         )
 
-    def run(self, longest_leap: int = 256) -> RunTables:
+    def run(self, longest_leap: int = LONGEST_LEAP) -> RunTables:
         """Simulate; the engines that did it are left in ``engines``."""
         self.engines[:] = [self.engine() for _ in range(self.replicas)]
         router = least_outstanding() if self.balance else round_robin()

@@ -1,4 +1,4 @@
-"""Recorded traffic, start to end: real traces on calibrated GPUs, and published concurrency with real lengths."""
+"""Recorded traffic, start to end: real traces on calibrated GPUs, published concurrency with real lengths."""
 
 from __future__ import annotations
 

@@ -74,6 +74,7 @@ def test_an_abandoned_whole_answer_is_cancelled() -> None:
             wait_until(lambda: used_blocks(server) > 0)
         server.settle()
         assert used_blocks(server) == 0
+        assert server.service.engine.metrics._ended == {"stop": 0, "length": 0, "abort": 1}
 
 
 def test_a_client_that_leaves_the_queue_is_forgotten() -> None:

@@ -81,6 +81,9 @@ async def serve(engine: Engine, orders: Sequence[Order], cancel: Sequence[bool])
             await asyncio.sleep(0)
             engine.cancel(ticket)
     answers = [await asyncio.wait_for(collect(ticket), 60) for ticket in tickets]
+    async with asyncio.timeout(60):
+        while engine.scheduler.busy:  # a padded batch runs to its end whoever has left
+            await asyncio.sleep(0.001)
     engine.close()
     return answers
 
@@ -225,6 +228,11 @@ def test_hidden_lengths_follow_the_workload_over_and_over() -> None:
     assert [next(lengths) for _ in range(7)] == [3, 1, 2, 3, 1, 2, 3]
 
 
+def requests_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(found, Request) for found in gc.get_objects())
+
+
 def test_nothing_is_kept_of_requests_that_are_gone() -> None:
     """3,000 short requests, a third of them cancelled at random moments; a last one passes the time."""
     chance = random.Random(5)
@@ -245,8 +253,7 @@ def test_nothing_is_kept_of_requests_that_are_gone() -> None:
         await collect(engine.submit(Order(Prompt(5), 100, ignore_eos=True)))
         engine.close()
 
+    before = requests_in_memory()
     asyncio.run(everybody())
-    gc.collect()
-    kept = [found for found in gc.get_objects() if isinstance(found, Request)]
     assert engine.scheduler.used_blocks == engine.outstanding == 0
-    assert kept == []
+    assert requests_in_memory() == before

@@ -82,7 +82,7 @@ class CacheMachine(RuleBasedStateMachine):
         return request
 
     def naive_take(self, count: int) -> list[int]:
-        """From the front; from the end while no block holds anything to find, where order does not matter."""
+        """From the front; while no block holds anything to find order does not matter: from the end."""
         free = self.naive.free
         start = 0 if self.naive.content else len(free) - count
         taken = free[start : start + count]
