@@ -134,7 +134,8 @@ class TorchExecutor:
         started = perf_counter_ns()
         decodes, yields = self._decodes, self._yields
         if decodes:
-            self._rows.advance(tokens[:decodes], self._sampled)
+            with torch.inference_mode():  # the rows' tensors were made in it
+                self._rows.advance(tokens[:decodes], self._sampled)
         found = [self._take(g, token) for g, token in zip(yields, tokens, strict=True) if not g.closed]
         self._away += [g for g in yields[decodes:] if g.padded or not g.closed]
         self._yields = []

@@ -36,16 +36,10 @@ def padded_size(rows: int) -> int | None:
 
 def fixed_inputs(size: int, columns: int, device: torch.device) -> Batch:
     """Inputs of a pure decode pass at addresses that stay."""
-    whole = {"dtype": torch.int64, "device": device}
-    short = {"dtype": torch.int32, "device": device}
-    return Batch(
-        torch.zeros(size, **whole),  # type: ignore[arg-type]
-        torch.zeros(size, **whole),  # type: ignore[arg-type]
-        torch.zeros(size, **whole),  # type: ignore[arg-type]
-        size,
-        torch.zeros((size, columns), **short),  # type: ignore[arg-type]
-        torch.ones(size, **short),  # type: ignore[arg-type]
-    )
+    tokens, positions, slots = (torch.zeros(size, dtype=torch.int64, device=device) for _ in range(3))
+    blocks = torch.zeros((size, columns), dtype=torch.int32, device=device)
+    lengths = torch.ones(size, dtype=torch.int32, device=device)
+    return Batch(tokens, positions, slots, size, blocks, lengths)
 
 
 def fill(inputs: Batch, batch: Batch, kv: PagedKV) -> None:
@@ -100,7 +94,7 @@ class DecodeGraphs:
         inputs = fixed_inputs(*key, batch.tokens.device)
         fill(inputs, batch, self.kv)
         attend = PagedAttention(self.kernels, self.kv, inputs)
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(2):

@@ -75,7 +75,7 @@ def build_module(
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         if source.folder is not None:
             module = AutoModelForCausalLM.from_pretrained(

@@ -189,22 +189,16 @@ def chat(engine: Settings, rate: float) -> Summary:
 
 
 def sizes() -> Table:
-    """A small and a large model, alone and under load."""
+    """A small and a large model: alone, under load, and offline."""
     yield "model", "requests/s", "tokens/s per GPU", "TTFT p99", "TPOT p50", "mean batch"
     for name, place, gpus in (("8B, 1 H100", LLAMA_8B, 1), ("70B, 4 H100", LLAMA_70B, 4)):
-        for rate in (0.1, 4, 16):
-            made = served(
-                place,
-                {"max_num_seqs": 512},
-                {
-                    "arrivals": {"process": "poisson", "rate_per_s": rate},
-                    "lengths": {"preset": "sharegpt"},
-                    "requests": 1000,
-                },
-            )
+        for rate in (0.1, 4, None):
+            arrivals = {"process": "poisson", "rate_per_s": rate} if rate else {"process": "burst"}
+            workload = {"arrivals": arrivals, "lengths": {"preset": "sharegpt"}, "requests": 1000}
+            made = served(place, {"max_num_seqs": 512}, workload)
             yield (
                 name,
-                f"{rate:g}",
+                f"{rate:g}" if rate else "all at once",
                 f"{made['throughput']['output_tokens_per_s'] / gpus:,.0f}",
                 f"{made['ttft_ms']['p99']:,.0f} ms",
                 f"{made['tpot_ms']['p50']:.1f} ms",
@@ -214,33 +208,33 @@ def sizes() -> Table:
 
 def uniform() -> Table:
     """Where continuous batching gains nothing: all requests alike and there from the start."""
-    yield "output lengths", "arrivals", "static, tokens/s", "vllm-v1, tokens/s", "gain"
+    yield "output lengths", "arrivals", "static, tokens/s", "vllm-v1", "gain", "static, E2E p50", "vllm-v1"
     for cv in (0.0, 0.25, 0.5, 1.0):
         for words, arrivals in (
             ("all at once", {"process": "burst"}),
-            ("20/s", {"process": "poisson", "rate_per_s": 20}),
+            ("10/s", {"process": "poisson", "rate_per_s": 10}),
         ):
-            lengths: Settings = {"fixed": {"prompt": 256, "output": 256}}
-            if cv:
-                side = {"mean": 256, "cv": cv}
-                lengths = {
-                    "lognormal": {"prompt": {"mean": 256, "cv": 0.01}, "output": side},
-                    "max_output_tokens": 4096,
-                }
-            workload = {"arrivals": arrivals, "lengths": lengths, "requests": 1024}
+            workload = {"arrivals": arrivals, "lengths": varied(cv), "requests": 1024}
             static, continuous = (
-                served(LLAMA_8B, {"policy": policy, "max_num_seqs": 64}, workload)["throughput"][
-                    "output_tokens_per_s"
-                ]
+                served(LLAMA_8B, {"policy": policy, "max_num_seqs": 64}, workload)
                 for policy in ("static", "vllm-v1")
             )
+            speeds = [made["throughput"]["output_tokens_per_s"] for made in (static, continuous)]
             yield (
                 f"cv {cv:g}" if cv else "equal",
                 words,
-                f"{static:,.0f}",
-                f"{continuous:,.0f}",
-                f"{continuous / static - 1:+.0%}",
+                *(f"{speed:,.0f}" for speed in speeds),
+                f"{speeds[1] / speeds[0] - 1:+.0%}",
+                *(f"{made['e2e_ms']['p50'] / 1e3:.3g} s" for made in (static, continuous)),
             )
+
+
+def varied(cv: float) -> Settings:
+    """Prompts and outputs of 256 tokens on average, the outputs with a coefficient of variation."""
+    if not cv:
+        return {"fixed": {"prompt": 256, "output": 256}}
+    sides = {"prompt": {"mean": 256, "cv": 0.01}, "output": {"mean": 256, "cv": cv}}
+    return {"lognormal": sides, "max_output_tokens": 4096}
 
 
 TABLES: dict[str, Callable[[], Table]] = {

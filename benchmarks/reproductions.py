@@ -80,8 +80,8 @@ INTRODUCTION = """# Published results, reproduced
 
     python -m benchmarks.reproductions
 
-writes this page (`make reproductions`; a minute on two quiet cores, no GPU). Every experiment is a scenario
-of `scenarios/papers` under the overrides that its function in `benchmarks/papers` spells out.
+writes this page (`make reproductions`; a minute of CPU time on two cores, no GPU). Every experiment is a
+scenario of `scenarios/papers` under the overrides that its function in `benchmarks/papers` spells out.
 
 **Clocks.** Systems of 2022 and 2023 run on linear fits that DistServe's authors measured on A100-80 GPUs:
 engines in Python (HF, TGI, vLLM, and the Orca that vLLM's authors wrote) on their fit of vLLM, engines in

@@ -19,21 +19,19 @@ def choose(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[Ker
     from backend.attention import sdpa
 
     if dtype not in KINDS or head_dim > WIDEST_HEAD:
-        return sdpa.KERNELS, (
-            f"attention by bucketed SDPA: no kernel of ours for {dtype} heads of {head_dim}",
-        )
+        return sdpa.KERNELS, (f"attention by SDPA: no kernel of ours for {dtype} heads of {head_dim}",)
     if device.type == "cuda":
         return _for_cuda()
     if device.type == "cpu":
         return _for_cpu()
-    return sdpa.KERNELS, (f"attention by bucketed SDPA: no kernel of ours for {device.type}",)
+    return sdpa.KERNELS, (f"attention by SDPA: no kernel of ours for {device.type}",)
 
 
 def _for_cuda() -> tuple[Kernels, tuple[str, ...]]:
     from backend.attention import sdpa
 
     if find_spec("triton") is None:
-        return sdpa.KERNELS, ("attention by bucketed SDPA, several times slower: Triton is not installed",)
+        return sdpa.KERNELS, ("attention by SDPA, several times slower: Triton is not installed",)
     from backend.attention import triton_kernels
 
     return triton_kernels.KERNELS, ()
@@ -46,4 +44,4 @@ def _for_cpu() -> tuple[Kernels, tuple[str, ...]]:
     try:
         return native.load(), ()
     except BuildError as error:
-        return sdpa.KERNELS, (f"attention by bucketed SDPA, several times slower: {error}",)
+        return sdpa.KERNELS, (f"attention by SDPA, several times slower: {error}",)

@@ -153,10 +153,10 @@ def experiment(setting: Setting) -> Experiment:
 SETTING = (
     "The clock is the shipped A100-80 profile of Llama-3.1-70B on four GPUs, scaled operator by operator "
     "to Yi-34B on two (98 % of the weights, 1.5 times the KV bytes per GPU). Table 4: 128 requests, token "
-    "budget 1,024; neither its arrival rate nor full length distributions are published: lognormals with "
-    "the published median prompts and outputs and 90th percentiles from memory, at 1 request/s (sharegpt4) "
-    "and 0.3/s (arxiv), chosen beforehand. Capacity: highest rate of 500 requests with P99 TBT within the "
-    "limit and a median queueing delay within 2 s, by bisection to 5 %; budget 512 strict, 2,048 relaxed."
+    "budget 1,024. Its arrival rate is not published; lengths are lognormals with the published median "
+    "prompts, and outputs and 90th percentiles as remembered. The loads, 1 request/s (sharegpt4) and 0.3/s "
+    "(arxiv), were chosen beforehand. Capacity: highest rate of 500 requests with P99 TBT within the limit "
+    " and a median queueing delay within 2 s, by bisection to 5 %; budget 512 strict, 2,048 relaxed."
 )
 LOAD = "The ratio is a matter of load, which the paper does not give; see the row on loads."
 WHY = {

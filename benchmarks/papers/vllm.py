@@ -256,8 +256,8 @@ WHY = {
     "tgi": TGI_OWN,
     "tgi limit": "Small.",
     "absolute": (
-        "The same: a fixed part that scales with bandwidth is too slow on the A10G, and 13.2K slots by our "
-        "memory plan are fewer than the paper's 15.7K."
+        "The same: a fixed part that scales with bandwidth is too slow on the A10G, and our memory plan's "
+        "13.2K slots on the A100 (12.4K on the A10G) are fewer than the paper's 15.7K."
     ),
     "Share max": "Small: 981 blocks hold seven reservations of 2,048.",
     "Share pow2": SHORTER,

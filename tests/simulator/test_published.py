@@ -1,4 +1,4 @@
-"""Published orders and counts, on the paper scenarios in reduced size; docs/reproductions.md has them all."""
+"""Published orders and counts, from the paper scenarios in reduced size; in full: docs/reproductions.md."""
 
 from __future__ import annotations
 

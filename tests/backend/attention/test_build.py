@@ -110,7 +110,7 @@ def test_without_a_compiler_attention_falls_back_and_says_so(
     kernels, notices = choose(CPU, torch.float32, 64)
     assert kernels is sdpa.KERNELS
     assert notices == (
-        "attention by bucketed SDPA, several times slower: no C compiler (no-such-compiler) was found",
+        "attention by SDPA, several times slower: no C compiler (no-such-compiler) was found",
     )
 
 

@@ -71,6 +71,34 @@ def test_other_families_under_paging_padding_and_eviction(family, model_of, orac
             assert served.answers[i] == oracle.answer(prompt.tokens, ANSWER), f"request {i}"
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_swapped_requests_come_back_with_their_keys_and_values(chunked, model_of, oracle_of) -> None:
+    knobs = {
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 40 if chunked else 3 * LONGEST,
+        "chunked_prefill": chunked,
+        "watermark": 0.0,
+        "swap_blocks": 300,
+        "padded_budget": False,
+        "eager": True,
+    }
+    scheduler, copies = ENGINES["vllm-v0"].make(20, 8, knobs), []
+    plan_once = scheduler.plan
+
+    def plan():
+        plan = plan_once()
+        if plan is not None:
+            copies.extend((*plan.swapped_out, *plan.swapped_in))
+        return plan
+
+    scheduler.plan = plan
+    asked = [Prompt(prompt, output_tokens=ANSWER) for prompt in pool()]
+    served = serve(model_of("llama", "fast"), scheduler, 20, 8, asked)
+    assert len(copies) > 2, "nobody was swapped"
+    for i, prompt in enumerate(asked):
+        assert served.answers[i] == oracle_of("llama").answer(prompt.tokens, ANSWER), f"request {i}"
+
+
 def test_the_cases_do_evict_and_reuse(model_of) -> None:
     """The worlds above are worth drawing: evictions and shared prefixes happen in one like them."""
     knobs = {
