@@ -156,7 +156,7 @@ SETTING = (
     "budget 1,024. Its arrival rate is not published; lengths are lognormals with the published median "
     "prompts, and outputs and 90th percentiles as remembered. The loads, 1 request/s (sharegpt4) and 0.3/s "
     "(arxiv), were chosen beforehand. Capacity: highest rate of 500 requests with P99 TBT within the limit "
-    " and a median queueing delay within 2 s, by bisection to 5 %; budget 512 strict, 2,048 relaxed."
+    "and a median queueing delay within 2 s, by bisection to 5 %; budget 512 strict, 2,048 relaxed."
 )
 LOAD = "The ratio is a matter of load, which the paper does not give; see the row on loads."
 WHY = {

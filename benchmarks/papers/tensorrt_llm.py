@@ -69,6 +69,6 @@ WHY = {
         "The KV cache holds 117 such requests at most, so 512 and 2,048 are one and the same here; what a "
         "limit of 2,048 costs in the real runtime (its buffers take memory) we do not model."
     ),
-    "gain": "Small; absolute figures are 13 to 18 % too high, perhaps for the runtime's own overheads.",
+    "gain": "Small; absolute figures are 13 to 21 % too high, perhaps for the runtime's own overheads.",
     "tokens": "Small.",
 }
