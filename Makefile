@@ -4,13 +4,14 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-REPORT := runs/quickstart.html
+REPORT := runs/quickstart/report.html
 
 .PHONY: demo test lint bench bench-live reproductions profiles clean
 
 demo: .venv/demo
 	$(BIN)/servetwin simulate scenarios/quickstart.yaml --output runs/quickstart --report $(REPORT)
 	@echo "open $(REPORT) in a browser; it needs no network"
+	@echo "the command line from here on: . .venv/bin/activate"
 
 test: lint
 	$(BIN)/python -m pytest

@@ -100,6 +100,7 @@ def run_live(
         extrapolated=0.0,
         slo=scenario.slo or SloSettings.model_construct(),
         wall_s=perf_counter() - started,
+        seats=scenario.engine.max_num_seqs,
         replicas=1,
     )
     summary["live"] = _live_summary(engine, driver, executor, found)

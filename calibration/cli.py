@@ -10,7 +10,12 @@ import typer
 
 from simulator.errors import ProfileError
 
-app = typer.Typer(no_args_is_help=True, help="Measure, import and fit the profiles that drive the clock.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Import measurements and fit the profiles that drive the clock.",
+)
 
 FORMATS = ("aiconfigurator",)
 

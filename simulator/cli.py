@@ -330,7 +330,7 @@ def serve(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )
 def calibrate(context: typer.Context) -> None:
-    """Fit cost profiles to measurements (measure, import, fit)."""
+    """Fit cost profiles to measurements (import, fit)."""
     try:
         from calibration.cli import app as calibrate_app
 

@@ -186,8 +186,12 @@ def duration_ns(tables: RunTables) -> int:
     return end_ns - first_arrival_ns(tables)
 
 
-def throughput(tables: RunTables) -> dict[str, float]:
-    """Completed requests and their tokens per second; total counts prompt tokens too."""
+def throughput(tables: RunTables) -> dict[str, float | None]:
+    """Completed requests and their tokens per second; total counts prompt tokens too.
+
+    The time runs to the last completion, so a queue that is worked off at the end lowers the rate below
+    the one at which requests were offered: that one runs from the first arrival to the last.
+    """
     requests, seconds = tables.requests, duration_ns(tables) / NS_PER_S
     done = requests["status"] == 0
     output = int(requests["output_tokens"][done].sum())
@@ -196,7 +200,13 @@ def throughput(tables: RunTables) -> dict[str, float]:
         "requests_per_s": _ratio(int(done.sum()), seconds) or 0.0,
         "output_tokens_per_s": _ratio(output, seconds) or 0.0,
         "total_tokens_per_s": _ratio(output + prompt, seconds) or 0.0,
+        "offered_requests_per_s": _offered_per_s(requests["arrival_ns"]),
     }
+
+
+def _offered_per_s(arrival_ns: NDArray[int64]) -> float | None:
+    gaps = len(arrival_ns) - 1
+    return _ratio(gaps * NS_PER_S, float(arrival_ns.max() - arrival_ns.min())) if gaps > 0 else None
 
 
 def slo_met(requests: Columns, slo: SloTargets) -> dict[str, NDArray[np.bool_]]:
@@ -324,11 +334,13 @@ def summarise(
     slo: SloTargets,
     wall_s: float,
     replicas: int | None = None,
+    seats: int | None = None,
 ) -> Summary:
     """The content of ``summary.json``: every figure of a run, ready for JSON without NaN or infinity.
 
     ``extrapolated``: share of the iteration time that the profile's measurements do not cover.
-    ``wall_s``: how long the run itself took on this machine.
+    ``wall_s``: how long the run itself took on this machine. ``seats``: most requests that one replica
+    runs at once.
     """
     metrics = request_metrics(tables.requests)
     return {
@@ -337,6 +349,7 @@ def summarise(
         "policy": policy,
         "model": model,
         "hardware": hardware,
+        "replicas": replicas_seen(tables) if replicas is None else replicas,
         "profile": {"name": profile.name, "kind": profile.kind, "extrapolated": float(extrapolated)},
         "requests": counts(tables),
         "duration_s": duration_ns(tables) / NS_PER_S,
@@ -349,7 +362,7 @@ def summarise(
         "normalized_ms_per_token": distribution_ms(metrics.normalized_ns),
         "queue_ms": distribution_ms(metrics.queue_ns),
         "slo": slo_summary(tables, slo),
-        "batch": batch_summary(tables.iterations),
+        "batch": batch_summary(tables.iterations) | {"seats": seats},
         "padding_waste": padding_summary(tables.iterations),
         "kv": kv_summary(tables, replicas),
         "tokens": token_counts(tables.requests),

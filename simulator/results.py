@@ -137,6 +137,8 @@ def _copy(
 def _expression(name: str) -> str:
     if name.endswith("_s"):
         return f"nullif({name.removesuffix('_s')}_ns, -1) / 1e9"
+    if name == "reason":
+        return "CAST(reason AS VARCHAR)"  # a text column even where there is nothing to say
     return f"{list(STATUSES)}[status + 1]" if name == "status" else name
 
 

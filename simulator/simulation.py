@@ -11,9 +11,11 @@ from time import perf_counter
 
 from simulator.cluster import Cluster, Fleet
 from simulator.cost_model import CostModel, load_cost_model
+from simulator.engine_settings import OrcaSettings
 from simulator.hardware import load_hardware
 from simulator.metrics import Summary, summarise
 from simulator.models import Model, load_model
+from simulator.padded_settings import FasterTransformerSettings
 from simulator.policies import make_scheduler
 from simulator.profile import ProfileInfo
 from simulator.routers import ROUTERS
@@ -66,8 +68,14 @@ def simulate(
         slo=scenario.slo or SloSettings.model_construct(),
         wall_s=perf_counter() - started,
         replicas=scenario.replicas,
+        seats=scenario.engine.max_num_seqs,
     )
-    notes = (*workload.notes, *profile.notes, *_kv_notes(scenario, summary))
+    notes = (
+        *workload.notes,
+        *profile.notes,
+        *_kv_notes(scenario, summary),
+        *_reservation_notes(scenario, model),
+    )
     return Simulation(tables, summary, profile, notes)
 
 
@@ -119,6 +127,19 @@ def extrapolated_share(tables: RunTables, cost: CostModel) -> float:
     time_ns = iterations["end_ns"] - iterations["start_ns"]
     total = int(time_ns.sum())
     return float(time_ns[cost.extrapolated(iterations)].sum() / total) if total else 0.0
+
+
+def _reservation_notes(scenario: Scenario, model: Model) -> Iterator[str]:
+    """Policies that reserve for the longest sequence are only as good as that limit is tight."""
+    engine = scenario.engine
+    reserves_all = isinstance(engine, FasterTransformerSettings) or (
+        isinstance(engine, OrcaSettings) and engine.reservation == "max"
+    )
+    if reserves_all and engine.max_model_len is None:
+        yield (
+            f"{engine.policy} reserves KV memory for {model.max_positions:,} tokens per request, the limit "
+            "of the model: set engine.max_model_len to the longest sequence that you serve"
+        )
 
 
 def _kv_notes(scenario: Scenario, summary: Summary) -> Iterator[str]:

@@ -67,7 +67,7 @@ def _lines(summary: Summary) -> Iterable[tuple[str, Text]]:
     if summary["padding_waste"]["total"]:
         yield "Padding", Text(_padding(summary))
     yield "KV cache", Text(_kv(summary))
-    yield "Served by", Text(f"{summary['model']} on {summary['hardware']}, {summary['policy']}")
+    yield "Served by", Text(_served_by(summary))
     style = "" if trusted(summary) else "bold yellow"
     yield "Profile", Text(f"{profile_words(summary)}: {calibration(summary)}", style=style)
     yield "Simulated", Text(_speed(summary))
@@ -76,7 +76,23 @@ def _lines(summary: Summary) -> Iterable[tuple[str, Text]]:
 def _throughput(summary: Summary) -> str:
     rates = {name: three_digits(rate) for name, rate in summary["throughput"].items()}
     tokens = f"{rates['output_tokens_per_s']} output tokens/s, {rates['total_tokens_per_s']} with prompts"
-    return f"{rates['requests_per_s']} requests/s, {tokens}"
+    return f"{rates['requests_per_s']} requests/s{_offered(summary)}, {tokens}"
+
+
+def _offered(summary: Summary) -> str:
+    """Where requests were offered faster than they were answered: the end of the run is the queue's."""
+    offered, answered = (
+        summary["throughput"]["offered_requests_per_s"],
+        summary["throughput"]["requests_per_s"],
+    )
+    if offered is None or offered <= answered * 1.01:
+        return ""
+    return f" of {three_digits(offered)} offered"
+
+
+def _served_by(summary: Summary) -> str:
+    copies = f"{summary['replicas']:,} x " if summary["replicas"] > 1 else ""
+    return f"{copies}{summary['model']} on {summary['hardware']}, {summary['policy']}"
 
 
 def _requests(summary: Summary) -> str:
@@ -95,6 +111,7 @@ def _slo(summary: Summary) -> str:
 def _batch(summary: Summary) -> str:
     batch = summary["batch"]
     most = "" if batch["max_rows"] is None else f", at most {batch['max_rows']:,}"
+    most += f" of {batch['seats']:,} seats" if batch["seats"] else ""
     return f"{three_digits(batch['mean_rows'])} rows on average{most}; {summary['iterations']:,} iterations"
 
 
@@ -110,7 +127,10 @@ def _kv(summary: Summary) -> str:
     told = (
         f"{percent(kv['mean_utilisation'])} used on average, {percent(kv['peak_utilisation'])} at the peak"
     )
-    return f"{told}, of {kv['blocks']:,} blocks" + (f"; {cached:,} prompt tokens reused" if cached else "")
+    each = " each" if summary["replicas"] > 1 else ""
+    return f"{told}, of {kv['blocks']:,} blocks{each}" + (
+        f"; {cached:,} prompt tokens reused" if cached else ""
+    )
 
 
 def _speed(summary: Summary) -> str:

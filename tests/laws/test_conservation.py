@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.plan import Plan
@@ -136,6 +136,17 @@ def test_every_offered_request_ends_once_with_a_reason_or_its_tokens(world: Worl
     assert tables.gap_rows.sum() == (tokens if streamed else 0), (
         "a gap between two tokens is missing or doubled"
     )
+
+
+@settings(max_examples=300, deadline=None)
+@given(world=worlds(clusters=True))
+def test_gaps_between_tokens_add_up_to_the_time_from_first_to_last(world: World) -> None:
+    """To the nanosecond, over evictions, pauses and leaps: no gap is off, and no first token is moved."""
+    tables = world.run()
+    assume(all(engine.streams for engine in world.engines))
+    done = tables.requests["status"] == COMPLETED
+    waited = (tables.requests["finished_ns"] - tables.requests["first_token_ns"])[done]
+    assert (tables.gap_ns * tables.gap_rows).sum() == waited.sum()
 
 
 @settings(max_examples=100, deadline=None)

@@ -31,13 +31,14 @@ class FakeClock:
 class FakeModel(CountingModel):
     """Takes as long as the cost model says and finds the stops by counting tokens."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: FakeClock, cost: ToyCost) -> None:
         super().__init__()
         self.clock = clock
+        self.cost = cost
 
     def finish(self, plan: Plan) -> Sequence[Request]:
         copying_ns = int(BLOCK_COPY_NS * plan.copied_blocks)
-        self.clock.time_ns += copying_ns + ToyCost().iteration_ns(plan.shape())
+        self.clock.time_ns += copying_ns + self.cost.iteration_ns(plan.shape())
         return super().finish(plan)
 
 
@@ -48,7 +49,7 @@ def test_live_and_simulated_logs_are_identical(world: World) -> None:
     clock = FakeClock()
     engine = world.engine()
     requests, iterations = RequestLog(), IterationLog(0, streams=engine.streams)
-    Driver(engine, FakeModel(clock), clock, requests, iterations).run(iter(world.arrivals))
+    Driver(engine, FakeModel(clock, world.cost), clock, requests, iterations).run(iter(world.arrivals))
     live = tables(requests, [iterations], world.blocks)
     for name, column in simulated.requests.items():
         assert live.requests[name].tolist() == column.tolist(), name

@@ -47,6 +47,16 @@ class ToyCost:
         return np.zeros(len(columns["decodes"]), dtype=bool)
 
 
+class EvenCost(ToyCost):
+    """A clock of whole microseconds: arrivals and iteration ends fall on the same instant all the time."""
+
+    def decode_line(self, decodes: int, context_tokens: int) -> DecodeLine:
+        return DecodeLine(1000.0, 0.0, 1 << 60)
+
+    def iteration_ns(self, shape: IterationShape) -> int:
+        return 2000 if shape.prefills else 1000
+
+
 @dataclass(frozen=True)
 class World:
     """One random case; ``engine()`` makes a fresh scheduler each time."""
@@ -59,6 +69,7 @@ class World:
     replicas: int = 1
     concurrency: int | None = None
     balance: bool = False
+    cost: ToyCost = field(default_factory=ToyCost, compare=False)
     engines: list[Scheduler] = field(default_factory=list, compare=False)
 
     def engine(self) -> Scheduler:
@@ -73,7 +84,7 @@ class World:
         """Simulate; the engines that did it are left in ``engines``."""
         self.engines[:] = [self.engine() for _ in range(self.replicas)]
         router = least_outstanding() if self.balance else round_robin()
-        fleet = Fleet(self.engines, ToyCost(), router, self.blocks, BLOCK_COPY_NS)
+        fleet = Fleet(self.engines, self.cost, router, self.blocks, BLOCK_COPY_NS)
         return Cluster(fleet, self.workload(), longest_leap=longest_leap).run()
 
 
@@ -168,7 +179,7 @@ def contents(draw: st.DrawFn, prompt: int) -> Content | None:
 def arrival_lists(draw: st.DrawFn, most: int = 14) -> tuple[Arrival, ...]:
     arrivals, now = [], 0
     for _ in range(draw(st.integers(1, most))):
-        now += draw(st.sampled_from([0, 0, 1, 500, 1013, 2027, 20_000, 100_000]))
+        now += draw(st.sampled_from([0, 0, 1, 500, 1013, 2000, 3000, 20_000, 100_000]))
         prompt = draw(st.integers(1, 60))
         output = draw(st.integers(1, 30))
         slack = draw(st.sampled_from([0, 0, 5]))
@@ -195,4 +206,5 @@ def worlds(draw: st.DrawFn, policy: str | None = None, *, clusters: bool = False
         replicas=draw(st.integers(1, 3)) if clusters else 1,
         concurrency=draw(st.sampled_from([None, None, 1, 4])) if clusters else None,
         balance=draw(st.booleans()),
+        cost=draw(st.sampled_from([ToyCost(), EvenCost()])),
     )

@@ -110,6 +110,7 @@ def test_throughput_counts_completed_requests_from_first_arrival_to_last_complet
         "requests_per_s": 1.0,
         "output_tokens_per_s": 8.0,
         "total_tokens_per_s": 48.0,
+        "offered_requests_per_s": 0.25,  # two gaps in the eight seconds from the first arrival to the last
     }
 
 

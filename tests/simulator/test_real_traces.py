@@ -1,4 +1,4 @@
-"""Recorded traffic, start to end: real traces on calibrated GPUs, published concurrency with real lengths."""
+"""Recorded traffic from start to end: real traces on calibrated GPUs, published figures, real lengths."""
 
 from __future__ import annotations
 
