@@ -130,19 +130,12 @@ class KVCache:
 
     def lookup(self, request: Request) -> list[int]:
         """The longest run of cached blocks at the start of a request; one token is left to compute."""
-        if not self._index or (request.content is None and not request.preemptions):
-            return []
-        wanted = self._content_keys(request, 0, (request.total_tokens - 1) // self.block_size)
-        found: list[int] = []
-        for key in wanted:
-            block = self._index.get(key)
-            if block is None:
-                break
-            found.append(block)
-        return found
+        cached = self.cached_blocks(request)
+        keys = self._content_keys(request, 0, cached) if cached else []
+        return list(map(self._index.__getitem__, keys))
 
     def cached_blocks(self, request: Request) -> int:
-        """How many blocks `lookup` would find, in O(log n): what precedes a cached block is cached too.
+        """How many blocks `lookup` finds, in O(log n): what precedes a cached block is cached too.
 
         Whoever holds a block holds the ones before it, and gives them back after it.
         """
@@ -311,5 +304,7 @@ def _named_keys(content: Content, start: int, stop: int, block_size: int) -> lis
     per_id = span // block_size
     first = start // per_id
     names = ids[first : -(-stop // per_id)]
-    keys = [key for name in names for key in range(name * per_id, (name + 1) * per_id)]
+    keys: list[int] = []
+    for name in names:
+        keys.extend(range(name * per_id, (name + 1) * per_id))
     return keys[start - first * per_id : stop - first * per_id]
