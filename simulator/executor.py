@@ -35,15 +35,13 @@ class SimulatedExecutor:
         self._output_tokens.pop(request, None)
 
     def runs(self, plan: Plan, shape: IterationShape) -> int:
-        """How often a plan will run if nobody comes: up to its horizon and the first stop."""
-        if shape.prefills or not shape.decodes or plan.horizon == 1:
+        """How often a plan without prompts will run if nobody comes: to its horizon and the first stop."""
+        if not shape.decodes or plan.horizon == 1:
             return 1
         return min(plan.horizon, self._steps_to_stop(plan.decodes))
 
     def copy_ns(self, plan: Plan) -> int:
         """How long KV blocks cross between the GPU and the host before a plan's first run."""
-        if not (plan.swapped_out or plan.swapped_in):
-            return 0
         return int(self.block_copy_ns * plan.copied_blocks)
 
     def ends_ns(self, shape: IterationShape, run: int, start_ns: int, count: int) -> list[int]:

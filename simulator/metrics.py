@@ -99,7 +99,7 @@ def pooled_itl_ms(gap_ns: NDArray[int64], gap_rows: NDArray[int64]) -> dict[str,
     total = int(gap_rows.sum())
     if not total:
         return dict.fromkeys(("mean", *QUANTILES))
-    mean = float(np.dot(gap_ns.astype(float64), gap_rows)) / total / NS_PER_MS
+    mean = float(_dot(gap_ns.astype(float64), gap_rows)) / total / NS_PER_MS
     found = weighted_quantiles(gap_ns, gap_rows, list(QUANTILES.values())) / NS_PER_MS
     return {"mean": mean, **dict(zip(QUANTILES, found.tolist(), strict=True))}
 
@@ -248,7 +248,7 @@ def batch_summary(iterations: Columns) -> dict[str, float | None]:
     rows = iterations["prefills"] + iterations["decodes"]
     busy_ns = iterations["end_ns"] - iterations["start_ns"]
     return {
-        "mean_rows": _ratio(float(np.dot(rows.astype(float64), busy_ns)), int(busy_ns.sum())),
+        "mean_rows": _ratio(float(_dot(rows.astype(float64), busy_ns)), int(busy_ns.sum())),
         "max_rows": int(rows.max()) if rows.size else None,
     }
 
@@ -266,9 +266,9 @@ def padding_summary(iterations: Columns) -> dict[str, float | None]:
     busy_ns = (iterations["end_ns"] - iterations["start_ns"]).astype(float64)
     share = padding / np.maximum(prefill + decode, 1)
     return {
-        "prefill": _ratio(int(np.dot(in_prefill, repeats)), int(np.dot(prefill, repeats))),
-        "decode": _ratio(int(np.dot(padding - in_prefill, repeats)), int(np.dot(decode, repeats))),
-        "total": _ratio(float(np.dot(share, busy_ns)), float(busy_ns.sum())),
+        "prefill": _ratio(int(_dot(in_prefill, repeats)), int(_dot(prefill, repeats))),
+        "decode": _ratio(int(_dot(padding - in_prefill, repeats)), int(_dot(decode, repeats))),
+        "total": _ratio(float(_dot(share, busy_ns)), float(busy_ns.sum())),
     }
 
 
@@ -284,7 +284,7 @@ def kv_summary(tables: RunTables, replicas: int | None = None) -> dict[str, floa
     peak = int(used.max()) if used.size else 0
     return {
         "blocks": blocks,
-        "mean_utilisation": _ratio(float(np.dot(used.astype(float64), busy_ns)), blocks * caches * span_ns),
+        "mean_utilisation": _ratio(float(_dot(used.astype(float64), busy_ns)), blocks * caches * span_ns),
         "peak_utilisation": _ratio(peak, blocks),
     }
 
@@ -315,6 +315,11 @@ def _reasons(tables: RunTables, most: int = 5) -> list[Summary]:
         group = groups.setdefault(alike, {"status": alike[0], "example": reason, "count": 0})
         group["count"] += 1
     return sorted(groups.values(), key=lambda group: -int(group["count"]))[:most]
+
+
+def _dot(values: NDArray[Any], weights: NDArray[Any]) -> Any:
+    """Weighted sum, without BLAS, whose threads would spin for longer than a run takes."""
+    return (values * weights).sum()
 
 
 def _ratio(part: float, whole: float) -> float | None:

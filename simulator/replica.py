@@ -80,25 +80,28 @@ class Replica:
     def _on_boundary(self, event: simpy.Event) -> None:
         if event is not self._boundary:
             return
+        now_ns = self.env.now_ns
         if self._plan is not None:
             if len(self._ends) < self._runs:
-                self._look_further()
+                self._look_further(now_ns, now_ns)
                 return
             self._end(self._plan)
-        self._begin()
+        self._begin(now_ns)
 
-    def _begin(self) -> None:
+    def _begin(self, now_ns: int) -> None:
         patient = self._patient
         self._plan = plan = self.scheduler.plan() if patient is None else self._plan_in_time(patient)
         if plan is None:
             self._boundary = None
             return
-        self._start_ns = self.env.now_ns
+        executor = self.executor
+        self._start_ns = now_ns
         self._shape = shape = plan.shape()
         self._waiting = self.scheduler.waiting_requests
-        self._runs = min(self.executor.runs(plan, shape), self._longest_leap)
+        self._runs = 1 if plan.prefills else min(executor.runs(plan, shape), self._longest_leap)
         self._ends = []
-        self._look_further(self.executor.copy_ns(plan))
+        copying_ns = executor.copy_ns(plan) if plan.swapped_out or plan.swapped_in else 0
+        self._look_further(now_ns, now_ns + copying_ns)
 
     def _plan_in_time(self, patient: Patient) -> Plan | None:
         """Plan by the clock; where there is nothing to do yet, look again when the policy says so."""
@@ -115,14 +118,14 @@ class Replica:
 
     def _on_wake(self, event: simpy.Event) -> None:
         if event is self._nap and self._boundary is None:
-            self._begin()
+            self._begin(self.env.now_ns)
 
-    def _look_further(self, delay_ns: int = 0) -> None:
-        """Price the next runs of the plan, the first of them delayed, and sleep through them."""
-        ends = self._ends
-        more = min(max(LOOK_AHEAD, len(ends)), self._runs - len(ends))
-        ends += self.executor.ends_ns(self._shape, len(ends), self.env.now_ns + delay_ns, more)
-        self._wake_at(ends[-1])
+    def _look_further(self, now_ns: int, start_ns: int) -> None:
+        """Price the next runs of the plan, the first of them starting then, and sleep through them."""
+        ends, priced = self._ends, len(self._ends)
+        more = min(max(LOOK_AHEAD, priced), self._runs - priced)
+        ends += self.executor.ends_ns(self._shape, priced, start_ns, more)
+        self._boundary = Alarm(self.env, ends[-1] - now_ns, self._rank, self._on_boundary)
 
     def _end(self, plan: Plan) -> None:
         scheduler, ends = self.scheduler, self._ends

@@ -69,7 +69,8 @@ class Plan(NamedTuple):
         group, prefills = self.decodes, self.prefills
         decodes = context = padding = 0
         if not self.paused:
-            decodes, context, padding = len(group.members), group.context_tokens, group.finished
+            decodes, padding = len(group.members), group.finished
+            context = decodes * (group.steps + 1) + group.offsets
         if not prefills:
             return IterationShape(0, 0, 0, decodes, context, padding)
         if self.padded_to:
