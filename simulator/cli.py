@@ -59,13 +59,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what is not the user's to put right keeps its traceback."""
     try:
         code = app(args=arguments, prog_name="servetwin", standalone_mode=False)
-    except UserError as error:
-        return _complain(str(error).splitlines())
-    except typer.TyperException as error:
-        return _complain([_usage_problem(error)])
+    except (UserError, typer.TyperException, OSError, RecursionError, MemoryError) as error:
+        return _complain(_problems(error))
     except (typer.Abort, KeyboardInterrupt):
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _problems(error: Exception) -> list[str]:
+    """What to tell the user, a line for each problem."""
+    if isinstance(error, typer.TyperException):
+        return [_usage_problem(error)]
+    if isinstance(error, OSError):
+        return [f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)]
+    if isinstance(error, RecursionError):
+        return ["the input is nested too deeply"]
+    if isinstance(error, MemoryError):
+        return ["there is not enough memory for this; make the scenario smaller"]
+    return str(error).splitlines()
 
 
 def _complain(lines: Sequence[str]) -> int:

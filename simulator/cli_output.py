@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[int, int | None], None]
 
 COMPARISON = "comparison.json"
-RESULT_SIGNS = ("summary.json", "requests.parquet", "requests.parquet.part", COMPARISON)
+RESULT_SIGNS = ("summary.json", "requests.parquet", "scenario.yaml.part", COMPARISON)
+PAGE_SUFFIXES = (".html", ".htm")
 REFRESH_S = 0.1
 PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 
@@ -111,8 +112,12 @@ def check_file(option: str, path: Path | None, output: Path | None = None) -> No
     if path is None:
         return
     label, folder = f"{option} {path}", path.absolute().parent
-    if path.is_dir():
+    if path.is_dir() or path == output:
         raise UserError(f"{label}: is a folder; name a file in it")
+    if path.suffix not in PAGE_SUFFIXES:
+        raise UserError(f"{label}: must end with .html; nothing else is ever replaced")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{label}: is not an ordinary file")
     if output is not None and folder == output.absolute():
         return
     if not folder.exists():

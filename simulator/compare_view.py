@@ -23,12 +23,19 @@ def comparison_view(comparison: Comparison) -> RenderableType:
     return Group(
         Text(comparison.title, style="bold"),
         Text(headline(comparison)),
-        _SideBySide([outcome.name for outcome in comparison.ran], table_rows(comparison)),
+        *_side_by_side(comparison),
         *(Text(line, style="red") for line in failures(comparison)),
         *(Text(f"warning: {line}", style="bold yellow") for line in warnings(comparison)),
         *(Text(f"note: {line}", style="yellow") for line in notes(comparison)),
         Text(speed(comparison)),
     )
+
+
+def _side_by_side(comparison: Comparison) -> Iterator[RenderableType]:
+    """The table, if any alternative answered anything at all."""
+    rows = table_rows(comparison)
+    if rows:
+        yield _SideBySide([outcome.name for outcome in comparison.ran], rows)
 
 
 @dataclass(frozen=True, slots=True)

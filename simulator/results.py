@@ -77,7 +77,7 @@ def write_results(directory: Path, scenario_yaml: str, summary: Summary, tables:
     """
     text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     reasons = _reason_column(tables)
-    with _said_in_one_line(directory, "cannot be written"):
+    with _said_in_one_line(directory, "cannot be written"), _tidied(directory):
         directory.mkdir(parents=True, exist_ok=True)
         with _connection() as database:
             staged = [
@@ -90,6 +90,20 @@ def write_results(directory: Path, scenario_yaml: str, summary: Summary, tables:
         for path in staged:
             path.replace(path.with_suffix(""))
         _flush(directory)
+
+
+@contextmanager
+def _tidied(directory: Path) -> Iterator[None]:
+    """Whatever goes wrong, nothing half-written stays behind; an interrupted query is an interruption."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        for name in (SCENARIO, REQUESTS, ITERATIONS, SUMMARY):
+            (directory / f"{name}.part").unlink(missing_ok=True)
 
 
 def _stage(place: Path, write: Callable[[Path], object]) -> Path:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
+MOST_BLOCKS = 10**8
 EXACT_WHOLE = 2**53  # beyond it a float no longer tells neighbouring whole numbers apart
 
 Problem: TypeAlias = tuple[tuple[str, ...], str]  # the keys to blame, the first one most; what it must be
@@ -37,7 +38,7 @@ def refuse(problems: Iterable[Problem]) -> None:
 
 
 Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0), BeforeValidator(whole)]
-Count: TypeAlias = Annotated[int, Field(strict=True, ge=1), BeforeValidator(whole)]
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(whole)]
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[Number, Field(gt=0)]
 Text: TypeAlias = Annotated[str, Field(strict=True, min_length=1)]
@@ -71,9 +72,13 @@ class Chosen(Settings):
 def _blocks(value: object) -> object:
     """A number of KV blocks, or ``auto``: one message for both, where a union would give two."""
     value = whole(value)
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    if value == "auto" or (
+        isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_BLOCKS
+    ):
         return value
-    raise PydanticCustomError("expected", "{wanted}", {"wanted": "auto or a whole number >= 1"})
+    raise PydanticCustomError(
+        "expected", "{wanted}", {"wanted": f"auto or a whole number from 1 to {MOST_BLOCKS}"}
+    )
 
 
 class EngineMemory(Settings):

@@ -71,6 +71,7 @@ def simulate(
         seats=scenario.engine.max_num_seqs,
     )
     notes = (
+        *model.notes,
         *workload.notes,
         *profile.notes,
         *_kv_notes(scenario, summary),

@@ -29,6 +29,7 @@ class KVCache:
 
     __slots__ = (
         "_extra_holders",
+        "_fresh",
         "_head",
         "_idle",
         "_index",
@@ -49,7 +50,8 @@ class KVCache:
         self.prefix_caching = prefix_caching
         self.free_blocks = blocks
         self.changes = 0
-        self._queue = list(range(blocks))
+        self._fresh = 0  # blocks from here on were never used; they come before the queue
+        self._queue: list[int] = []
         self._head = 0
         self._stale: dict[int, int] = {}  # block -> its oldest queue entries that no longer count
         self._keys: dict[int, int] = {}  # keyed block -> content key
@@ -71,15 +73,15 @@ class KVCache:
         """The next free blocks, which lose their content. The caller has checked ``free_blocks``."""
         self.free_blocks -= count
         if not self._keys:
-            queue = (
-                self._queue
-            )  # nothing to find in any block: the last freed is as good, and still at hand
-            taken = queue[len(queue) - count :]
-            del queue[len(queue) - count :]
-            return taken
+            # Nothing can be found in any block: the last freed is as good as any, and still at hand.
+            queue, head = self._queue, max(self._head, len(self._queue) - count)
+            taken = queue[head:]
+            del queue[head:]
+            return taken if len(taken) == count else taken + self._take_fresh(count - len(taken))
+        taken = self._take_fresh(count)
         head = self._head
-        self._head = head + count
-        taken = self._queue[head : head + count]
+        self._head = head + count - len(taken)
+        taken += self._queue[head : self._head]
         if self._stale:
             taken = self._without_stale(taken, count)
         if self._head > 65_536 and self._head > len(self._queue) // 2:
@@ -88,6 +90,12 @@ class KVCache:
         if self._idle:
             self._forget(list(filter(self._idle.__contains__, taken)))
         return taken
+
+    def _take_fresh(self, most: int) -> list[int]:
+        """Up to ``most`` blocks that were never used."""
+        start = self._fresh
+        self._fresh = min(start + most, self.blocks)
+        return list(range(start, self._fresh))
 
     def grow(self, requests: Collection[Request]) -> None:
         """Give each request one more block, once for each time that it is named."""
@@ -132,7 +140,10 @@ class KVCache:
         """The longest run of cached blocks at the start of a request; one token is left to compute."""
         cached = self.cached_blocks(request)
         keys = self._content_keys(request, 0, cached) if cached else []
-        return list(map(self._index.__getitem__, keys))
+        found = list(map(self._index.get, keys))
+        if None in found:  # only where ids are not prefix-cumulative, as `Content` wants them
+            del found[found.index(None) :]
+        return found  # type: ignore[return-value]  # no None is left
 
     def cached_blocks(self, request: Request) -> int:
         """How many blocks `lookup` finds, in O(log n): what precedes a cached block is cached too.
@@ -286,7 +297,7 @@ class KVCache:
 
     def _free_queue(self) -> list[int]:
         stale = dict(self._stale)
-        free = []
+        free = list(range(self._fresh, self.blocks))
         for block in self._queue[self._head :]:
             if stale.get(block):
                 stale[block] -= 1

@@ -172,7 +172,8 @@ def contents(draw: st.DrawFn, prompt: int) -> Content | None:
     ids = -(-prompt // span)
     shared = draw(st.integers(0, ids))
     own = draw(st.integers(0, 3))
-    return Content(tuple(1000 * kind + i + (100 * own if i >= shared else 0) for i in range(ids)), span)
+    branch = 100 * (1 + shared + 20 * own)  # ids name all that precedes them, so a branch keeps its own
+    return Content(tuple(10_000 * kind + i + (branch if i >= shared else 0) for i in range(ids)), span)
 
 
 @st.composite

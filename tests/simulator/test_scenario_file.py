@@ -117,9 +117,15 @@ WRONG_VALUES = [
     ),
     ("engine.block_size=0", "engine.block_size must be >= 1, not 0"),
     ("engine.block_size=016", "engine.block_size must not start with 0: write 16, or '016' for text"),
-    ("engine.kv_blocks=0", "engine.kv_blocks must be auto or a whole number >= 1, not 0"),
-    ("engine.kv_blocks=many", "engine.kv_blocks must be auto or a whole number >= 1, not 'many'"),
-    ("engine.kv_blocks=true", "engine.kv_blocks must be auto or a whole number >= 1, not true"),
+    ("engine.kv_blocks=0", "engine.kv_blocks must be auto or a whole number from 1 to 100000000, not 0"),
+    (
+        "engine.kv_blocks=many",
+        "engine.kv_blocks must be auto or a whole number from 1 to 100000000, not 'many'",
+    ),
+    (
+        "engine.kv_blocks=true",
+        "engine.kv_blocks must be auto or a whole number from 1 to 100000000, not true",
+    ),
     ("engine.gpu_memory_utilization=90", "engine.gpu_memory_utilization must be <= 1, not 90"),
     ("engine.gpu_memory_utilization=0", "engine.gpu_memory_utilization must be > 0, not 0"),
     ("engine.watermark=1", "engine.watermark must be < 1, not 1"),

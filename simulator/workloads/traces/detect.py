@@ -65,6 +65,9 @@ def csv_header(path: Path) -> list[str]:
     return _cells(first_lines(path, 1)[0])
 
 
+NO_NUMBERS = ("nan", "nat", "inf", "infinity", "null", "none")  # a time that went wrong, not a placeholder
+
+
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True))]
 
@@ -81,7 +84,7 @@ def _placeholder_time(header: list[str], lines: list[str]) -> bool:
     """Whether the first row has a word such as XXX where its time should be."""
     cells = _cells(lines[1]) if len(lines) > 1 else []
     position = header.index(azure.TIME_COLUMN)
-    return position < len(cells) and not any(mark.isdigit() for mark in cells[position])
+    return position < len(cells) and cells[position].isalpha() and cells[position].lower() not in NO_NUMBERS
 
 
 def _is_servegen(cells: list[str]) -> bool:

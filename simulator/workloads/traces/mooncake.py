@@ -19,6 +19,7 @@ from simulator.workloads.traces.trace_file import (
     RowClock,
     json_records,
     open_text,
+    shortened,
     wrong_count,
 )
 
@@ -28,6 +29,7 @@ OUTPUT_KEY = "output_length"
 CONTENT_KEY = "hash_ids"
 TOKENS_PER_ID = 512
 NS_PER_MS = 1_000_000
+LATEST_MS = 10**15  # thirty thousand years: no time in milliseconds is later
 
 
 def read(path: Path) -> Iterator[Arrival]:
@@ -51,9 +53,15 @@ def _value(record: dict[str, object], key: str, path: Path, line: int) -> object
 
 def _time_ns(record: dict[str, object], path: Path, line: int) -> int:
     milliseconds = _value(record, TIME_KEY, path, line)
-    if isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool) and milliseconds >= 0:
+    if (
+        isinstance(milliseconds, int | float)
+        and not isinstance(milliseconds, bool)
+        and 0 <= milliseconds < LATEST_MS
+    ):
         return round(milliseconds * NS_PER_MS)
-    raise TraceError(f"{path}:{line}: {TIME_KEY} must be milliseconds >= 0, not {milliseconds!r}")
+    raise TraceError(
+        f"{path}:{line}: {TIME_KEY} must be milliseconds >= 0, not {shortened(repr(milliseconds))}"
+    )
 
 
 def _tokens(record: dict[str, object], key: str, path: Path, line: int) -> int:

@@ -69,7 +69,7 @@ class CsvTable:
         """Where a column stands; refuses a file without it."""
         if column not in self.header:
             found = ", ".join(self.header)
-            raise TraceError(f"{self.path}:1: column {column} is missing; found {_shortened(found)}")
+            raise TraceError(f"{self.path}:1: column {column} is missing; found {shortened(found)}")
         return self.header.index(column)
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
@@ -102,10 +102,13 @@ def _json_object(path: Path, line: int, source: str, decoder: json.JSONDecoder) 
         raise TraceError(
             f"{path}:{line}: must be one complete JSON object ({error.msg}); is the file truncated?"
         ) from error
+    except RecursionError:
+        raise TraceError(f"{path}:{line}: is nested too deeply for a trace row") from None
     except ValueError as error:
-        raise TraceError(f"{path}:{line}: numbers must be finite, not {error}") from error
+        number = "a number of thousands of digits" if "digits" in str(error) else error
+        raise TraceError(f"{path}:{line}: numbers must be finite, not {number}") from error
     if not isinstance(record, dict):
-        raise TraceError(f"{path}:{line}: must be a JSON object, not {_shortened(source)}")
+        raise TraceError(f"{path}:{line}: must be a JSON object, not {shortened(source)}")
     return record
 
 
@@ -115,7 +118,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def token_count(cell: str, path: Path, line: int, column: str) -> int:
     """A length in tokens as written in a CSV cell."""
-    if cell.isdecimal() and 0 < (tokens := int(cell)) < LONGEST_TOKENS:
+    if cell.isdecimal() and len(cell) < 20 and 0 < (tokens := int(cell)) < LONGEST_TOKENS:
         return tokens
     raise wrong_count(cell, path, line, column)
 
@@ -124,7 +127,7 @@ def wrong_count(found: object, path: Path, line: int, column: str) -> TraceError
     """The error for what should have been a length in tokens."""
     return TraceError(
         f"{path}:{line}: {column} must be a whole number from 1 to {LONGEST_TOKENS - 1}, "
-        f"not {_shortened(repr(found))}"
+        f"not {shortened(repr(found))}"
     )
 
 
@@ -164,5 +167,5 @@ class RowClock:
         )
 
 
-def _shortened(text: str, limit: int = 120) -> str:
+def shortened(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."

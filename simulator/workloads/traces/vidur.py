@@ -6,7 +6,6 @@ only. `pd_ratio` is never read, since forks of Vidur write its inverse under the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from simulator.workloads.traces.trace_file import NS_PER_S, CsvTable, RowClock, 
 TIME_COLUMN = "arrived_at"
 PROMPT_COLUMN = "num_prefill_tokens"
 OUTPUT_COLUMN = "num_decode_tokens"
+
+LATEST_S = 10**12  # thirty thousand years: no time in seconds is later
 
 
 def read(path: Path) -> Iterator[Arrival]:
@@ -37,7 +38,7 @@ def _time_ns(cell: str, path: Path, line: int) -> int:
     try:
         seconds = float(cell)
     except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
+        seconds = -1.0
+    if not 0 <= seconds < LATEST_S:
         raise TraceError(f"{path}:{line}: {TIME_COLUMN} must be seconds >= 0, not {cell!r}")
     return round(seconds * NS_PER_S)

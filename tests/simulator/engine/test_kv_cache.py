@@ -18,7 +18,8 @@ BLOCKS, SIZE = 12, 2
 class Naive:
     """Every block as an object in one ordered list: free first to last, holders counted one by one."""
 
-    free: list[int] = field(default_factory=lambda: list(range(BLOCKS)))
+    free: list[int] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=lambda: list(range(BLOCKS)))  # never used
     holders: dict[int, int] = field(default_factory=dict)
     content: dict[int, tuple[object, ...]] = field(default_factory=dict)  # block -> the prefix it ends
     order: list[int] = field(default_factory=list)  # blocks in order of publication
@@ -82,11 +83,19 @@ class CacheMachine(RuleBasedStateMachine):
         return request
 
     def naive_take(self, count: int) -> list[int]:
-        """From the front; while no block holds anything to find order does not matter: from the end."""
-        free = self.naive.free
-        start = 0 if self.naive.content else len(free) - count
-        taken = free[start : start + count]
-        del free[start : start + count]
+        """Never used ones, then the front; while no block holds anything to find, the end before both."""
+        free, fresh = self.naive.free, self.naive.fresh
+        taken: list[int] = []
+        while len(taken) < count and fresh and self.naive.content:
+            taken.append(fresh.pop(0))
+        if self.naive.content:
+            while len(taken) < count:
+                taken.append(free.pop(0))
+        else:
+            while len(taken) < count and free:
+                taken.insert(0, free.pop())
+            while len(taken) < count:
+                taken.append(fresh.pop(0))
         for block in taken:
             self.naive.content.pop(block, None)
             if block in self.naive.order:
@@ -129,7 +138,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def agree(self) -> None:
         self.cache.check(self.live)
-        assert self.cache.free_blocks == len(self.naive.free)
+        assert self.cache.free_blocks == len(self.naive.free) + len(self.naive.fresh)
         for request in self.live:
             assert request.blocks == self.names[request]
 
