@@ -74,7 +74,10 @@ class KVCache:
         self.free_blocks -= count
         if not self._keys:
             # Nothing can be found in any block: the last freed is as good as any, and still at hand.
-            queue, head = self._queue, max(self._head, len(self._queue) - count)
+            queue = self._queue
+            if not queue:
+                return self._take_fresh(count)
+            head = max(self._head, len(queue) - count)
             taken = queue[head:]
             del queue[head:]
             return taken if len(taken) == count else taken + self._take_fresh(count - len(taken))
@@ -94,8 +97,8 @@ class KVCache:
     def _take_fresh(self, most: int) -> list[int]:
         """Up to ``most`` blocks that were never used."""
         start = self._fresh
-        self._fresh = min(start + most, self.blocks)
-        return list(range(start, self._fresh))
+        self._fresh = end = start + most if start + most < self.blocks else self.blocks
+        return [*range(start, end)]
 
     def grow(self, requests: Collection[Request]) -> None:
         """Give each request one more block, once for each time that it is named."""
