@@ -23,8 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.yardstick import in_units
+from simulator.cluster import Cluster
+from simulator.cost_model import load_cost_model
+from simulator.hardware import load_hardware
+from simulator.models import load_model
 from simulator.scenario import Scenario
-from simulator.simulation import simulate
+from simulator.simulation import collector_paused, make_fleet, simulate
+from simulator.workloads.workload import Workload, build_workload
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces"
 AZURE = TRACES / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv"
@@ -108,11 +113,33 @@ def measure(name: str, made: Scenario, rounds: int) -> tuple[str, float, float, 
     return name, offered / median(units), median(seconds) / offered * 1e6, offered
 
 
+def measure_loop(name: str, made: Scenario) -> tuple[str, float, float, int]:
+    """The same for the event loop alone, arrivals at hand and no metrics, as Vidur's figure was taken."""
+    model, folder = load_model(made.model), Path()
+    tensor_parallel = made.parallel.tensor
+    cost, _ = load_cost_model(
+        made.profile, model, load_hardware(made.hardware), made.dtype, tensor_parallel, folder
+    )
+    arrivals = list(build_workload(made.workload, made.seed, folder).arrivals())
+    workload = Workload(lambda: iter(arrivals))
+    units, seconds = [], []
+    for _ in range(ROUNDS):
+        cluster = Cluster(make_fleet(made, model, cost, workload), workload)
+        with collector_paused():
+            in_unit, spent_s, _ = in_units(cluster.run)
+        units.append(in_unit)
+        seconds.append(spent_s)
+    offered = len(arrivals)
+    return f"{name}, loop alone", offered / median(units), median(seconds) / offered * 1e6, offered
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--million", action="store_true", help="also a million requests (minutes)")
     options = parser.parse_args()
     rows = [
+        measure_loop(*azure("meta-llama/Llama-3.1-8B")),
+        measure_loop(*azure("meta-llama/Llama-2-7b-hf")),
         measure(*azure("meta-llama/Llama-3.1-8B"), ROUNDS),
         measure(*azure("meta-llama/Llama-2-7b-hf"), ROUNDS),
         measure(*mooncake(), 1),

@@ -55,7 +55,7 @@ def simulate(
         scenario.profile, model, hardware, scenario.dtype, scenario.parallel.tensor, folder
     )
     workload = build_workload(scenario.workload, scenario.seed, folder)
-    tables = _run(scenario, _fleet(scenario, model, cost, workload), workload, progress)
+    tables = _run(scenario, make_fleet(scenario, model, cost, workload), workload, progress)
     summary = summarise(
         tables,
         scenario_name=scenario.name,
@@ -80,7 +80,9 @@ def simulate(
     return Simulation(tables, summary, profile, notes)
 
 
-def _fleet(scenario: Scenario, model: Model, cost: CostModel, workload: Workload) -> Fleet:
+def make_fleet(scenario: Scenario, model: Model, cost: CostModel, workload: Workload) -> Fleet:
+    """A scenario's schedulers behind its router, on its clock."""
+
     def longest_tokens() -> int:
         return max(arrival.prompt_tokens + arrival.output_limit for arrival in workload.arrivals())
 
@@ -106,12 +108,12 @@ def _run(
         send_until_ns=round(duration_s * NS_PER_S) if closed and duration_s is not None else None,
         progress=progress and (lambda completed: progress(completed, workload.requests)),
     )
-    with _collector_paused():
+    with collector_paused():
         return cluster.run()
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """A run makes no cycles, and looking for them would visit every waiting request again and again."""
     enabled = gc.isenabled()
     gc.disable()
