@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from backend.batch import Attend, Batch, Forward
+from simulator.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,7 +45,9 @@ def attend_paged(
 ) -> tuple[Tensor, None]:
     """``query`` is [1, heads, tokens, dim] after rotation; the result is [1, tokens, heads, dim]."""
     if position_bias is not None:
-        raise NotImplementedError("attention with a position bias cannot read paged keys")
+        raise ModelError(
+            "attention with a position bias cannot read paged keys; ServeTwin runs decoders without"
+        )
     found = paged(
         int(module.layer_idx),  # type: ignore[arg-type] # every attention module of the interface has one
         query[0].transpose(0, 1),

@@ -17,7 +17,7 @@ class DecodeGroup:
     ``finished`` counts padded rows that have stopped but keep their seat (static batching).
     """
 
-    __slots__ = ("block_size", "finished", "members", "offsets", "steps", "wheel")
+    __slots__ = ("_offsets", "block_size", "finished", "members", "steps", "wheel")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -25,7 +25,7 @@ class DecodeGroup:
         self.members: dict[Request, int] = {}  # the offset: stored tokens minus steps
         self.wheel: list[dict[Request, None]] = [{} for _ in range(block_size)]
         self.finished = 0
-        self.offsets = 0
+        self._offsets = 0
 
     def __len__(self) -> int:
         return len(self.members)
@@ -33,7 +33,7 @@ class DecodeGroup:
     @property
     def context_tokens(self) -> int:
         """Keys read by the next iteration, each row's own new token included."""
-        return len(self.members) * (self.steps + 1) + self.offsets
+        return len(self.members) * (self.steps + 1) + self._offsets
 
     def due(self) -> dict[Request, None]:
         """The members whose next token starts a new KV block."""
@@ -67,13 +67,13 @@ class DecodeGroup:
         request.origin = origin = self.steps - request.generated_tokens
         offset = (request.prompt_tokens if width is None else width) - 1 - origin
         self.members[request] = offset
-        self.offsets += offset
+        self._offsets += offset
         self.wheel[-offset % self.block_size][request] = None
 
     def leave(self, request: Request) -> None:
         """Let a member go and settle its counters."""
         offset = self.members.pop(request)
-        self.offsets -= offset
+        self._offsets -= offset
         del self.wheel[-offset % self.block_size][request]
         request.generated_tokens = self.steps - request.origin
         request.computed_tokens = self.steps + offset

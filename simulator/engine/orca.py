@@ -109,10 +109,7 @@ class Orca:
 
     def commit(self, plan: Plan, stopped: Sequence[Request]) -> Sequence[Request]:
         self.group.steps += 1
-        for chunk in plan.prefills:
-            chunk.request.computed_tokens = chunk.tokens
-            chunk.request.generated_tokens = 1
-            self.group.join(chunk.request)
+        plan.end_prefills()
         for request in stopped:
             self._release(request)
         return stopped

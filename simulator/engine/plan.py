@@ -64,13 +64,25 @@ class Plan(NamedTuple):
         """KV blocks that cross between the GPU and the host before the model runs."""
         return sum(copy.blocks for copy in (*self.swapped_out, *self.swapped_in))
 
+    def end_prefills(self, prefilling: dict[Request, None] | None = None) -> None:
+        """Settle the chunks once they are computed: who is complete has a token and joins the group.
+
+        ``prefilling``: the policy's own record of unfinished prompts, which the complete ones leave.
+        """
+        for request, start, tokens, completes in self.prefills:
+            request.computed_tokens = start + tokens
+            if completes:
+                if prefilling is not None:
+                    del prefilling[request]
+                request.generated_tokens += 1
+                self.decodes.join(request)
+
     def shape(self) -> IterationShape:
         """The shape of the plan's next run."""
         group, prefills = self.decodes, self.prefills
         decodes = context = padding = 0
         if not self.paused:
-            decodes, padding = len(group.members), group.finished
-            context = decodes * (group.steps + 1) + group.offsets
+            decodes, context, padding = len(group.members), group.context_tokens, group.finished
         if not prefills:
             return IterationShape(0, 0, 0, decodes, context, padding)
         if self.padded_to:

@@ -206,15 +206,9 @@ class Seats:
 
     def commit(self, plan: Plan, stopped: Sequence[Request]) -> Sequence[Request]:
         """End an iteration: computed prompts start to decode, the stopped give up seat and blocks."""
-        group = self.group
         if not plan.paused:
-            group.steps += 1
-        for request, start, tokens, completes in plan.prefills:
-            request.computed_tokens = start + tokens
-            if completes:
-                del self.prefilling[request]
-                request.generated_tokens += 1
-                group.join(request)
+            self.group.steps += 1
+        plan.end_prefills(self.prefilling)
         for request in stopped:
             self._leave(request)
             self.kv.release(request)

@@ -147,14 +147,11 @@ class Tgi:
         self._waited_tokens += times
 
     def commit(self, plan: Plan, stopped: Sequence[Request]) -> Sequence[Request]:
-        group = self.group
         if not plan.paused:
-            group.steps += 1
+            self.group.steps += 1
         if not plan.prefills:
             self._waited_tokens += 1
-        for chunk in plan.prefills:
-            chunk.request.computed_tokens, chunk.request.generated_tokens = chunk.tokens, 1
-            group.join(chunk.request)
+        plan.end_prefills()
         for request in stopped:
             self._release(request)
         return stopped

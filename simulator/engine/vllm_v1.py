@@ -139,14 +139,8 @@ class VllmV1:
             self.kv.grow(growing)
 
     def commit(self, plan: Plan, stopped: Sequence[Request]) -> Sequence[Request]:
-        group = self.group
-        group.steps += 1
-        for request, start, tokens, completes in plan.prefills:
-            request.computed_tokens = start + tokens
-            if completes:
-                del self.prefilling[request]
-                request.generated_tokens += 1
-                group.join(request)
+        self.group.steps += 1
+        plan.end_prefills(self.prefilling)
         if len(stopped) > 1:
             stopped = sorted(stopped, key=_seat)  # blocks are freed in the order of the batch
         for request in stopped:
