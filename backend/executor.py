@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -13,12 +14,14 @@ from torch import Tensor
 
 from backend.attend import PagedAttention
 from backend.batch import Batch, Chunk, Padding
+from backend.beam_search import BeamSearch
 from backend.graphs import DecodeGraphs
 from backend.layout import Generation, Rows
 from backend.prompts import Prompt, SyntheticPrompts
-from backend.sampling import Draw, next_tokens
+from backend.sampling import GREEDY, Draw, Sampling, next_tokens
 from simulator.engine.plan import Plan, PrefillChunk
 from simulator.engine.request import Request
+from simulator.engine.sequence_group import CopyOnWrite, SequenceGroup, together
 from simulator.workloads.arrival import Arrival
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from backend.models import LiveModel
     from backend.paged_kv import PagedKV, Saved
 
+SEED_BITS = 20  # keeps the samples' seeds of replayed requests apart
 OnAnswer = Callable[[Request, list[int]], None]
 
 
@@ -68,7 +72,9 @@ class TorchExecutor:
         self._swapped: dict[Request, Saved] = {}
         self._yields: list[Generation] = []  # who gets a token in the iteration under way, in logits order
         self._decodes = 0
+        self._searches: dict[BeamSearch, None] = {}
         self._sampled: Tensor
+        self._logits: Tensor  # of the iteration under way
 
     def _make_graphs(self) -> DecodeGraphs | None:
         """On a GPU the fast path's decodes are replayed; the stock models' code asks the host too often."""
@@ -79,34 +85,49 @@ class TorchExecutor:
 
     @property
     def requests(self) -> int:
-        """Requests that the executor still knows."""
+        """Requests that the executor still knows, each sequence counted."""
         return len(self._generations)
 
     def expect(self, request: Request, arrival: Arrival) -> None:
-        """A replayed request: its prompt is made up, its answer has the recorded length."""
-        tokens = self._prompts.tokens(request)
-        self.admit(request, Prompt(tokens, output_tokens=min(arrival.output_tokens, request.output_limit)))
+        """A replayed request: its prompt is made up, its answer has the recorded length.
+
+        It is greedy, unless several samples are wanted.
+        """
+        width, searches = request.decoding
+        several = width > 1 and not searches
+        sampling = Sampling(temperature=1.0, seed=request.id << SEED_BITS) if several else GREEDY
+        output_tokens = min(arrival.output_tokens, request.output_limit)
+        self.admit(request, Prompt(self._prompts.tokens(request), sampling, output_tokens=output_tokens))
 
     def admit(self, request: Request, prompt: Prompt) -> None:
         """Learn what a client sent, before the request is first planned."""
         replayed = prompt.output_tokens is not None
         output = request.output_limit if prompt.output_tokens is None else prompt.output_tokens
-        self._generations[request] = Generation(
-            request,
-            list(prompt.tokens),
-            request.prompt_tokens,
-            request.prompt_tokens + output,
-            frozenset() if replayed else prompt.stops,
-            prompt.sampling,
-            least=prompt.least_tokens,
-        )
+        stops, least = frozenset[int]() if replayed else prompt.stops, prompt.least_tokens
+        width, searches = request.decoding
+        search = BeamSearch(width, output, stops, least=least, rules=prompt.rules) if searches else None
+        if search is not None:
+            self._searches[search] = None
+        for place, sequence in enumerate(_sequences(request)):
+            self._generations[sequence] = Generation(
+                sequence,
+                list(prompt.tokens),
+                request.prompt_tokens,
+                request.prompt_tokens + output,
+                stops,
+                prompt.sampling._replace(seed=prompt.sampling.seed + place),
+                least,
+                place,
+                search,
+            )
 
     def forget(self, request: Request) -> None:
         """Drop a request that was cancelled, between two iterations."""
         self._swapped.pop(request, None)
-        generation = self._generations.pop(request, None)
-        if generation is not None:
-            self._close(generation)
+        for sequence in _sequences(request):
+            generation = self._generations.pop(sequence, None)
+            if generation is not None:
+                self._close(generation)
 
     def begin(self, plan: Plan) -> None:
         """Run the plan's forward pass and choose tokens; on a GPU both are only queued."""
@@ -120,7 +141,7 @@ class TorchExecutor:
             if logits is None:
                 logits = self.model.forward(batch, PagedAttention(self.kernels, self.kv, batch))
             self._forbid_early_stops(logits)
-            self._sampled = next_tokens(logits, draws)
+            self._sampled, self._logits = next_tokens(logits, draws), logits
 
     def finish(self, plan: Plan) -> Sequence[Request]:
         """Wait for the iteration; who got its last token."""
@@ -133,8 +154,10 @@ class TorchExecutor:
             torch.cuda.synchronize(self.model.device)
         started = perf_counter_ns()
         decodes, yields = self._decodes, self._yields
-        if decodes:
+        if decodes or self._searches:
             with torch.inference_mode():  # the rows' tensors were made in it
+                for search, rows in self._searching().items():
+                    self._step(search, rows, tokens)
                 self._rows.advance(tokens[:decodes], self._sampled)
         found = [self._take(g, token) for g, token in zip(yields, tokens, strict=True) if not g.closed]
         self._away += [g for g in yields[decodes:] if g.padded or not g.closed]
@@ -142,23 +165,52 @@ class TorchExecutor:
         self.bookkeeping_ns += perf_counter_ns() - started
         return found
 
+    def _searching(self) -> dict[BeamSearch, list[int]]:
+        """The beam searches in the iteration under way, and the rows of their beams in its logits."""
+        found: dict[BeamSearch, list[tuple[int, int]]] = {}
+        for row, generation in enumerate(self._yields if self._searches else ()):
+            if generation.search is not None and not generation.closed:
+                found.setdefault(generation.search, []).append((generation.place, row))
+        return {search: [row for _, row in sorted(beams)] for search, beams in found.items()}
+
+    def _step(self, search: BeamSearch, rows: list[int], tokens: list[int]) -> None:
+        """A search goes on: its beams' tokens and pasts, their rows, and what the scheduler is told."""
+        beams = [self._yields[row] for row in rows]
+        step = search.step(self._logits[rows])
+        self._sampled[rows] = torch.tensor(step.tokens, device=self._sampled.device)
+        pasts = [beam.tokens for beam in beams]
+        for row, beam, parent, token in zip(rows, beams, *step, strict=True):
+            tokens[row] = token
+            if parent != beam.place:
+                beam.tokens = list(pasts[parent])
+        group = beams[0].request.group
+        if search.ended is None and group is not None and beams[0].row >= 0:
+            self._rows.branch(beams, step.parents)
+            group.parents = step.parents
+
     def _take(self, generation: Generation, token: int) -> Token:
         request, tokens = generation.request, generation.tokens
         tokens.append(token)
+        search = generation.search
         ended: Literal["stop", "length"] | None = None
-        if token in generation.stops:
+        if search is not None:
+            ended = search.ended
+        elif token in generation.stops:
             ended = "stop"
         elif len(tokens) >= generation.ends_at:
             ended = "length"
         if ended is not None:
             del self._generations[request]
             self._close(generation)
-            if self._on_answer is not None:
-                self._on_answer(request, tokens[generation.prompt_tokens :])
+            if self._on_answer is not None and (search is None or generation.place == 0):
+                answer = tokens[generation.prompt_tokens :] if search is None else search.answer
+                self._on_answer(request, answer)
         return Token(request, token, ended)
 
     def _close(self, generation: Generation) -> None:
         generation.closed = True
+        if generation.search is not None:
+            self._searches.pop(generation.search, None)
         if generation.row >= 0:
             self._closing.append(generation)
 
@@ -168,13 +220,14 @@ class TorchExecutor:
         for request in plan.preempted:
             self._vacate(request)
         for request, blocks in plan.swapped_out:
-            self._swapped[request] = self.kv.save(self._vacate(request)[:blocks])
+            self._swapped[request] = self._swap_out(request, blocks)
         for request in plan.stalled:
             self._vacate(request)
             self._away.append(self._generations[request])
         for request, _ in plan.swapped_in:
-            self.kv.restore(self._swapped.pop(request), request.blocks)
-            self._away.append(self._generations[request])
+            self._swap_in(request)
+        if plan.copies:
+            self._copy_on_write(plan.copies)
         self._part_with_the_closed(plan)
         if self._away:
             for generation in self._away:
@@ -186,6 +239,29 @@ class TorchExecutor:
         known = self._generations
         rows.extend(known[request] for request in plan.decodes.due() if request in known)
         rows.send()
+
+    def _swap_out(self, request: Request, blocks: int) -> Saved:
+        """Copies of what a request's rows hold, each block once, as the scheduler's layout has them."""
+        group = request.group
+        if group is None:
+            return self.kv.save(self._vacate(request)[:blocks])
+        held = [self._vacate(sequence) for sequence in group.alive]
+        return self.kv.save(list(_places(group, held).values()))
+
+    def _swap_in(self, request: Request) -> None:
+        group, blocks = request.group, request.blocks
+        if group is not None:
+            places = _places(group, [sequence.blocks for sequence in group.alive])
+            blocks = list(places.values())
+        self.kv.restore(self._swapped.pop(request), blocks)
+        self._away += [self._generations[sequence] for sequence in together(request)]
+
+    def _copy_on_write(self, copies: Sequence[CopyOnWrite]) -> None:
+        """Make the copies, and let the rows that write to them know."""
+        self.kv.copy([copy.source for copy in copies], [copy.target for copy in copies])
+        for generation in [self._generations[copy.request] for copy in copies]:
+            if generation.row >= 0:
+                self._rows.relist(generation)
 
     def _part_with_the_closed(self, plan: Plan) -> None:
         """Rows that ended leave, unless the policy lets them keep their seats."""
@@ -213,7 +289,8 @@ class TorchExecutor:
     def _forbid_early_stops(self, logits: Tensor) -> None:
         """Answers with a least length cannot choose a stop before it."""
         for row, generation in enumerate(self._yields):
-            if generation.least > len(generation.tokens) - generation.prompt_tokens:
+            held = generation.search is None  # a search weighs its candidates before it forbids any
+            if held and generation.least > len(generation.tokens) - generation.prompt_tokens:
                 logits[row, list(generation.stops)] = float("-inf")
 
     def _batch(self, plan: Plan) -> Batch:
@@ -256,8 +333,9 @@ class TorchExecutor:
             chunks.append(Chunk(first, count, start, self._send(blocks.astype(np.int32))))
             first += count
             if completes:
-                wanted.append(first - 1)
-                self._yields.append(generation)
+                begun = [self._generations[sequence] for sequence in together(request)]
+                wanted += [first - 1] * len(begun)
+                self._yields += begun
         return tuple(chunks), [np.concatenate(parts) for parts in (tokens, positions, slots)], wanted
 
     def _padded_batch(self, plan: Plan) -> Batch:
@@ -300,6 +378,20 @@ class TorchExecutor:
 
     def _send(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
         return torch.from_numpy(array).to(self.model.device, non_blocking=True)
+
+
+def _sequences(request: Request) -> Sequence[Request]:
+    """All sequences that answer a request."""
+    return (request,) if request.group is None else request.group.sequences
+
+
+def _places(group: SequenceGroup, held: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The block at each place of a group's layout, in order; of a block that was copied, the original.
+
+    The last holder of a block keeps it, so the last one listed counts. Blocks without content are left out.
+    """
+    pairs = chain.from_iterable(map(zip, group.layout, held))
+    return dict(sorted(dict(pairs).items()))
 
 
 def _slots(blocks: Tensor, lengths: Tensor, block_size: int) -> Tensor:

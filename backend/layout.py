@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from backend.beam_search import BeamSearch
 from backend.sampling import Sampling
 from simulator.engine.request import Request
 
@@ -20,7 +21,10 @@ FIRST_COLUMNS = 16
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A request in the executor: all its tokens, where it ends, and its row while it decodes."""
+    """A request in the executor: all its tokens, where it ends, and its row while it decodes.
+
+    Where several sequences answer a request each has a generation, and a ``place`` among them.
+    """
 
     request: Request
     tokens: list[int]
@@ -29,6 +33,8 @@ class Generation:
     stops: frozenset[int]
     sampling: Sampling
     least: int = 0  # tokens of the answer before which no stop counts
+    place: int = 0
+    search: BeamSearch | None = None  # that of all beams of its request
     row: int = -1
     padded: bool = False  # a row of a static batch
     pads: int = 0  # padded positions before its prompt
@@ -142,6 +148,19 @@ class Rows:
             self._host.blocks[generation.row, known : len(blocks)] = blocks[known:]
             generation.blocks = len(blocks)
             self._changed[generation.row] = None
+
+    def relist(self, generation: Generation) -> None:
+        """Write down all blocks of a row afresh, of which some were exchanged."""
+        blocks = generation.request.blocks
+        self._host.blocks[generation.row, : len(blocks)] = blocks
+        generation.blocks = len(blocks)
+        self._changed[generation.row] = None
+
+    def branch(self, beams: Sequence[Generation], parents: Sequence[int]) -> None:
+        """Every beam's row now lists the blocks that its parent's row did; all have equally many."""
+        rows = [beam.row for beam in beams]
+        self._host.blocks[rows] = self._host.blocks[[rows[parent] for parent in parents]]
+        self._changed.update(dict.fromkeys(rows))
 
     def advance(self, tokens: list[int], sampled: Tensor) -> None:
         """Every row got its next token, in order of rows."""

@@ -1,8 +1,8 @@
 """Products with constant weights, packed once in the order that the CPU's matrix library wants.
 
 oneDNN's packed product serves every number of rows with one pack. Seen on the processors tried (AVX2;
-``tests/backend/test_linear.py`` looks at this one): a row's float32 result does not depend, bit for bit, on
-how many rows are beside it, which the plain product of the CPU library does not offer.
+``test_linear.py`` looks at this one): a row's float32 result does not depend, bit for bit, on how many rows
+are beside it, which the plain product of the CPU library does not offer.
 """
 
 from __future__ import annotations

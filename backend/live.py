@@ -24,8 +24,9 @@ from simulator.metrics import Summary, summarise
 from simulator.policies import make_scheduler
 from simulator.recorder import IterationLog, RequestLog, tables
 from simulator.run_tables import RunTables
-from simulator.scenario import ClosedArrivals, Scenario, SloSettings
+from simulator.scenario import Scenario, SloSettings
 from simulator.scenario_file import model_path
+from simulator.workloads.arrival import whole_sessions
 from simulator.workloads.workload import Workload, build_workload
 
 NS_PER_S = 1e9
@@ -59,6 +60,11 @@ class Engine(NamedTuple):
     max_model_len: int
     notes: tuple[str, ...]
 
+    @property
+    def profile(self) -> LiveProfile:
+        """What the times of its runs rest on."""
+        return LiveProfile(f"{self.model.device}, attention {self.kernels.name}")
+
 
 def run_live(
     scenario: Scenario,
@@ -75,20 +81,28 @@ def run_live(
     ``skip_idle``: do not wait for arrivals while nothing runs. ``on_answer`` gets each answer's token ids.
     Raises `UserError` where the scenario cannot run here.
     """
-    _refuse_parallel(scenario)
+    refuse_parallel(scenario)
     workload = build_workload(scenario.workload, scenario.seed, folder)
     engine = make_engine(scenario, folder=folder, device=device, path=path)
-    executor = TorchExecutor(
-        engine.model,
-        engine.kv,
-        engine.kernels,
-        prompts=SyntheticPrompts(engine.model.vocabulary, _seed(scenario, 2)),
-        on_answer=on_answer,
-    )
+    executor = make_executor(scenario, engine, on_answer)
+    return run_on(engine, executor, scenario, workload, skip_idle=skip_idle, progress=progress)
+
+
+def run_on(
+    engine: Engine,
+    executor: TorchExecutor,
+    scenario: Scenario,
+    workload: Workload,
+    *,
+    skip_idle: bool = False,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> LiveRun:
+    """Run a scenario once on a loaded engine whose executor is idle; both can be used again."""
     started = perf_counter()
+    bookkept_ns = executor.bookkeeping_ns
     driver = _drive(scenario, engine, executor, workload, WallClock(skip_idle=skip_idle), progress)
     found = tables(driver.requests, [driver.iterations], engine.kv.blocks)
-    profile = LiveProfile(f"{engine.model.device}, attention {engine.kernels.name}")
+    profile = engine.profile
     summary = summarise(
         found,
         scenario_name=scenario.name,
@@ -103,8 +117,14 @@ def run_live(
         seats=scenario.engine.max_num_seqs,
         replicas=1,
     )
-    summary["live"] = _live_summary(engine, driver, executor, found)
+    summary["live"] = _live_summary(engine, driver, executor.bookkeeping_ns - bookkept_ns, found)
     return LiveRun(found, summary, profile, (*workload.notes, *engine.notes))
+
+
+def make_executor(scenario: Scenario, engine: Engine, on_answer: OnAnswer | None = None) -> TorchExecutor:
+    """An executor for made-up prompts that follow from the scenario's seed."""
+    prompts = SyntheticPrompts(engine.model.vocabulary, _seed(scenario, 2))
+    return TorchExecutor(engine.model, engine.kv, engine.kernels, prompts=prompts, on_answer=on_answer)
 
 
 def make_engine(
@@ -135,19 +155,21 @@ def _drive(
     progress: Callable[[int, int | None], None] | None,
 ) -> Driver:
     def longest_tokens() -> int:
-        return max(arrival.prompt_tokens + arrival.output_limit for arrival in workload.arrivals())
+        requests = whole_sessions(workload.arrivals())
+        return max(request.prompt_tokens + request.output_limit for request in requests)
 
     block_bytes = engine.model.kv_shape.block_bytes(engine.kv.block_size, engine.model.dtype)
     scheduler = make_scheduler(
         scenario.engine, engine.kv.blocks, engine.max_model_len, longest_tokens, block_bytes
     )
     requests = RequestLog()
-    driver = Driver(scheduler, executor, clock, requests, IterationLog(0, streams=scheduler.streams))
+    log = IterationLog(0, streams=scheduler.streams)
+    driver = Driver(scheduler, executor, clock, requests, log, workload.decoding)
     arrivals = workload.arrivals()
     if progress is not None:
         arrivals = _told(arrivals, requests, workload.requests, progress)
     if workload.concurrency is None:
-        driver.run(arrivals)
+        driver.run(arrivals, _send_until_ns(scenario))
     else:
         driver.run_closed(arrivals, workload.concurrency, _send_until_ns(scenario))
     return driver
@@ -155,8 +177,7 @@ def _drive(
 
 def _send_until_ns(scenario: Scenario) -> int | None:
     duration_s = scenario.workload.duration_s
-    closed = isinstance(scenario.workload.arrivals, ClosedArrivals)
-    return round(duration_s * NS_PER_S) if closed and duration_s is not None else None
+    return None if duration_s is None else round(duration_s * NS_PER_S)
 
 
 def _told(
@@ -171,7 +192,7 @@ def _told(
 
 
 def _live_summary(
-    engine: Engine, driver: Driver, executor: TorchExecutor, found: RunTables
+    engine: Engine, driver: Driver, bookkeeping_ns: int, found: RunTables
 ) -> dict[str, object]:
     """Where the time went: the scheduler's and the executor's own host work as shares of the iterations."""
     iterations = found.iterations
@@ -182,7 +203,7 @@ def _live_summary(
         "path": engine.model.path,
         "attention": engine.kernels.name,
         "scheduler_share": _ratio(driver.scheduler_ns, time_ns),
-        "bookkeeping_share": _ratio(executor.bookkeeping_ns, time_ns),
+        "bookkeeping_share": _ratio(bookkeeping_ns, time_ns),
         "scheduler_us_per_iteration": _ratio(driver.scheduler_ns, 1000 * len(iterations["end_ns"])),
     }
 
@@ -196,10 +217,12 @@ def _seed(scenario: Scenario, purpose: int) -> int:
     return int(SeedSequence(scenario.seed, spawn_key=(purpose,)).generate_state(1)[0])
 
 
-def _refuse_parallel(scenario: Scenario) -> None:
-    if scenario.replicas != 1 or scenario.parallel.tensor != 1:
+def refuse_parallel(scenario: Scenario) -> None:
+    """A live run is one engine on one device."""
+    if not scenario.is_one_engine or scenario.parallel.tensor != 1:
         raise ScenarioError(
-            "run: a live run has one replica on one device; set replicas=1 and parallel.tensor=1"
+            "run: a live run has one replica on one device: replicas=1, parallel.tensor=1, "
+            "parallel.pipeline=1, no fleet, disaggregation, failures or autoscaling"
         )
 
 
@@ -207,7 +230,7 @@ def _fitting_blocks(scenario: Scenario, model: LiveModel, max_model_len: int) ->
     """As many blocks as the free memory allows, and no more than the seats can ever fill."""
     engine = scenario.engine
     block_bytes = model.kv_shape.block_bytes(engine.block_size, model.dtype)
-    blocks = int(engine.gpu_memory_utilization * _free_bytes(model.device)) // block_bytes
+    blocks = int(engine.gpu_memory_utilization * free_bytes(model.device)) // block_bytes
     row_blocks = -(-max_model_len // engine.block_size)
     if blocks < row_blocks:
         raise ScenarioError(
@@ -217,7 +240,8 @@ def _fitting_blocks(scenario: Scenario, model: LiveModel, max_model_len: int) ->
     return min(blocks, engine.max_num_seqs * row_blocks)
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
+    """Memory that a KV cache may take here."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return max(int(free) - ACTIVATION_BYTES, 0)

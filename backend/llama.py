@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from backend.batch import Attend, Batch
-from backend.linear import Linear, arithmetic, linear
+from backend.dense import Dense, choose_dense
+from backend.linear import Linear, arithmetic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -66,23 +67,25 @@ class LlamaForward:
             table.to(self.computed) for table in _angles(stack.rotary_emb, config.max_position_embeddings)
         )
         self.norm = _norm(stack.norm, self.computed)
-        self.head = linear(module.lm_head.weight.detach())
+        self.dense = choose_dense(self.stored, self.embedding.device)
+        self.head = self.dense.linear(module.lm_head.weight.detach())
         self.layers = [
-            _layer(layer, config, index, self.computed) for index, layer in enumerate(stack.layers)
+            _layer(layer, config, index, self.computed, self.dense)
+            for index, layer in enumerate(stack.layers)
         ]
 
     def __call__(self, batch: Batch, attend: Attend) -> Tensor:
         hidden = functional.embedding(batch.tokens, self.embedding).to(self.computed)
         angles = self.cosines[batch.positions], self.sines[batch.positions]
+        dense, addend = self.dense, torch.zeros_like(hidden)
         for index, layer in enumerate(self.layers):
-            hidden = hidden + self._attention(
-                index, layer, self._normed(hidden, layer.input_norm), angles, attend
-            )
-            gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(functional.silu(gate) * up)
+            normed = dense.add_norm(hidden, addend, layer.input_norm, self.eps)
+            addend = self._attention(index, layer, normed, angles, attend)
+            normed = dense.add_norm(hidden, addend, layer.mlp_norm, self.eps)
+            addend = layer.down(dense.gate(layer.gate_up(normed)))
         if batch.logit_rows is not None:
-            hidden = hidden[batch.logit_rows]
-        return self.head(self._normed(hidden, self.norm))
+            hidden, addend = hidden[batch.logit_rows], addend[batch.logit_rows]
+        return self.head(dense.add_norm(hidden, addend, self.norm, self.eps))
 
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(hidden, weight.shape, weight, self.eps)
@@ -97,26 +100,26 @@ class LlamaForward:
             rotated = torch.cat(
                 (self._normed(query, layer.query_norm), self._normed(key, layer.key_norm)), dim=1
             )
-        query, key = torch.split(_rotate(rotated, *angles), [self.heads, self.kv_heads], dim=1)
+        query, key = torch.split(self.dense.rotate(rotated, *angles), [self.heads, self.kv_heads], dim=1)
         query, key, value = (part.to(self.stored) for part in (query, key, value))
         found = attend(index, query, key, value, scale=self.scale, window=layer.window)
         return layer.output(found.reshape(len(hidden), -1).to(self.computed))
 
 
-def _layer(layer: Any, config: PreTrainedConfig, index: int, dtype: torch.dtype) -> Layer:
+def _layer(layer: Any, config: PreTrainedConfig, index: int, dtype: torch.dtype, dense: Dense) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     kinds = getattr(config, "layer_types", None)
     sliding = kinds[index] == "sliding_attention" if kinds else config.model_type == "mistral"
     heads_normed = hasattr(attention, "q_norm")
     return Layer(
         input_norm=_norm(layer.input_layernorm, dtype),
-        qkv=_fused(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=_fused(dense, attention.q_proj, attention.k_proj, attention.v_proj),
         query_norm=_norm(attention.q_norm, dtype) if heads_normed else None,
         key_norm=_norm(attention.k_norm, dtype) if heads_normed else None,
-        output=_fused(attention.o_proj),
+        output=_fused(dense, attention.o_proj),
         mlp_norm=_norm(layer.post_attention_layernorm, dtype),
-        gate_up=_fused(mlp.gate_proj, mlp.up_proj),
-        down=_fused(mlp.down_proj),
+        gate_up=_fused(dense, mlp.gate_proj, mlp.up_proj),
+        down=_fused(dense, mlp.down_proj),
         window=(getattr(config, "sliding_window", None) or 0) if sliding else 0,
     )
 
@@ -126,11 +129,11 @@ def _norm(norm: Any, dtype: torch.dtype) -> Tensor:
     return weight
 
 
-def _fused(*projections: torch.nn.Linear) -> Linear:
+def _fused(dense: Dense, *projections: torch.nn.Linear) -> Linear:
     """Several projections of the same input as one."""
     weight = torch.cat([projection.weight.detach() for projection in projections])
     biases = [projection.bias for projection in projections]
-    return linear(weight, torch.cat([b.detach() for b in biases]) if biases[0] is not None else None)
+    return dense.linear(weight, torch.cat([b.detach() for b in biases]) if biases[0] is not None else None)
 
 
 def _angles(rotary: Any, positions: int) -> tuple[Tensor, Tensor]:
@@ -139,9 +142,3 @@ def _angles(rotary: Any, positions: int) -> tuple[Tensor, Tensor]:
     places = torch.arange(positions, device=frequencies.device, dtype=torch.float32)
     angles = places[:, None, None] * frequencies
     return angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
-
-
-def _rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotary position embedding of [tokens, heads, dim], first half against second half."""
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)

@@ -50,6 +50,13 @@ class PagedKV:
         self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
         self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
 
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy blocks within the cache; no target is a source."""
+        pair = torch.tensor((sources, targets), dtype=torch.int64, device=self.keys[0].device)
+        source, target = pair[0], pair[1]
+        for cache in (*self.keys, *self.values):
+            cache[target] = cache[source]
+
     def save(self, blocks: Sequence[int]) -> Saved:
         """Copies of these blocks in host memory, for a request that makes way."""
         wanted = torch.tensor(blocks, dtype=torch.int64, device=self.keys[0].device)

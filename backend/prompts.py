@@ -1,15 +1,15 @@
-"""What clients really sent: the token ids behind a request, and names for their content."""
+"""What clients really sent: the token ids behind a request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 import numpy as np
 
+from backend.beam_search import DEFAULT_RULES, BeamRules
 from backend.sampling import GREEDY, Sampling
-from simulator.engine.request import Content, Request
+from simulator.engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Prompt:
 
     ``stops``: token ids that end the answer. ``output_tokens``: end it at exactly this length and ignore
     the stops, as replaying a recorded workload does; None: the model decides. ``least_tokens``: no stop is
-    chosen while the answer is shorter.
+    chosen while the answer is shorter. ``rules``: of the beam search, where the request asks for one.
     """
 
     tokens: Sequence[int]
@@ -26,16 +26,7 @@ class Prompt:
     stops: frozenset[int] = field(default_factory=frozenset)
     output_tokens: int | None = None
     least_tokens: int = 0
-
-
-def content_of(tokens: Sequence[int], block_size: int) -> Content:
-    """Names for real tokens, so that equal beginnings share KV blocks: a chain of hashes, one a block."""
-    ids, chain = [], b""
-    for start in range(0, len(tokens), block_size):
-        span = np.asarray(tokens[start : start + block_size], np.int64).tobytes()
-        chain = blake2b(span, key=chain, digest_size=16).digest()
-        ids.append(int.from_bytes(chain, "little"))
-    return Content(tuple(ids), block_size)
+    rules: BeamRules = DEFAULT_RULES
 
 
 class SyntheticPrompts:

@@ -40,11 +40,18 @@ def next_tokens(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     A random one depends on its row's logits, its seed and its place in the answer alone, so neither
     neighbours nor a preemption change it.
     """
-    tokens = logits.argmax(dim=-1)
+    tokens = _likeliest(logits)
     if draws:
         rows = torch.tensor([draw.row for draw in draws], device=logits.device)
         tokens[rows] = _sample(logits[rows].float(), draws)
     return tokens
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """The first of the largest in each row; NumPy finds it ten times as fast as torch on a CPU."""
+    if logits.device.type != "cpu" or logits.dtype != torch.float32 or not logits.numel():
+        return logits.argmax(dim=-1)
+    return torch.from_numpy(logits.numpy().argmax(axis=-1))
 
 
 def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Builds the native kernel with the machine's C compiler and keeps it in a cache of this user's own."""
+"""Builds the native kernels with the machine's C compiler and keeps it in a cache of this user's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 COMPILER_TIMEOUT_S = 120
-SOURCES = ("native.c", "vectors.h")
+SOURCES = ("native.c", "products.c", "elementwise.c", "vectors.h")
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fopenmp")
 TUNINGS = (("-march=native",), ("-mcpu=native",), ())  # the first that this compiler takes
 
@@ -101,11 +101,12 @@ def _processor() -> str:
 def _build(compiler: Sequence[str], sources: Mapping[str, str], library: Path) -> None:
     """Compiles beside the target and renames, so that others building see none or all of it."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
-        code, made = Path(folder, "native.c"), Path(folder, "native.so")
+        made = Path(folder, "native.so")
         for name, text in sources.items():
             Path(folder, name).write_text(text, encoding="utf-8")
+        codes = [str(Path(folder, name)) for name in sources if name.endswith(".c")]
         for tuning in TUNINGS:
-            done = _run([*compiler, *FLAGS, *tuning, str(code), "-o", str(made), "-lm"])
+            done = _run([*compiler, *FLAGS, *tuning, *codes, "-o", str(made), "-lm"])
             if done.returncode == 0:
                 made.chmod(0o700)
                 made.replace(library)

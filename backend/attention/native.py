@@ -36,7 +36,7 @@ class Call(ctypes.Structure):
 class Native(NamedTuple):
     """The loaded library's two functions as kernels."""
 
-    library: ctypes.CDLL
+    compiled: ctypes.CDLL
 
     def decode(
         self,
@@ -54,7 +54,7 @@ class Native(NamedTuple):
         """See kernels.Decode."""
         blocks, lengths = _int32(blocks), _int32(lengths)
         return _call(
-            self.library.decode, query, keys, values, blocks, lengths, 0, scale, window, softcap, sinks
+            self.compiled.decode, query, keys, values, blocks, lengths, 0, scale, window, softcap, sinks
         )
 
     def prefill(
@@ -72,7 +72,7 @@ class Native(NamedTuple):
     ) -> Tensor:
         """See kernels.Prefill."""
         return _call(
-            self.library.prefill,
+            self.compiled.prefill,
             query,
             keys,
             values,

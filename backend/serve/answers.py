@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from backend.serve.problems import Problem
 from backend.serve.seam import Decoder
 from backend.serve.ticket import Ending, Ticket
 
+Text: TypeAlias = tuple[str, Ending | None]  # of an answer, and how it ended if it has
 Usage: TypeAlias = dict[str, int | dict[str, int]]
 
 DONE = b"data: [DONE]\n\n"
@@ -63,31 +65,24 @@ class Head:
     created: int
     model: str
 
-    def answer(self, text: str, ending: str | None, usage: Usage) -> dict[str, Any]:
-        """A whole answer."""
-        if self.kind == "text":
-            return {
-                **self._head("text_completion"),
-                "choices": [_text_choice(text, ending)],
-                "usage": usage,
-            }
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": ending}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": usage}
+    def answer(self, texts: Sequence[tuple[str, Ending | None]], usage: Usage) -> dict[str, Any]:
+        """Whole answers to one prompt, each with how it ended."""
+        kind = "text_completion" if self.kind == "text" else "chat.completion"
+        make = _text_choice if self.kind == "text" else _message_choice
+        choices = [make(text, ending, index) for index, (text, ending) in enumerate(texts)]
+        return {**self._head(kind), "choices": choices, "usage": usage}
 
-    def opening(self) -> bytes:
-        """What a stream begins with, before any token."""
-        return (
-            b""
-            if self.kind == "text"
-            else self._chunk([_delta_choice({"role": "assistant", "content": ""})])
-        )
-
-    def piece(self, text: str, ending: str | None) -> bytes:
-        """A frame with text, or with the end, or both."""
+    def opening(self, index: int) -> bytes:
+        """What the stream of an answer begins with, before any token."""
         if self.kind == "text":
-            return self._chunk([_text_choice(text, ending)])
-        return self._chunk([_delta_choice({"content": text} if text else {}, ending)])
+            return b""
+        return self._chunk([_delta_choice({"role": "assistant", "content": ""}, None, index)])
+
+    def piece(self, text: str, ending: str | None, index: int) -> bytes:
+        """A frame with text of one answer, or with its end, or both."""
+        if self.kind == "text":
+            return self._chunk([_text_choice(text, ending, index)])
+        return self._chunk([_delta_choice({"content": text} if text else {}, ending, index)])
 
     def usage(self, usage: Usage) -> bytes:
         """The frame that ends a stream with its token counts."""
@@ -104,12 +99,17 @@ class Head:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-def _text_choice(text: str, ending: str | None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": ending}
+def _text_choice(text: str, ending: str | None, index: int) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": ending}
 
 
-def _delta_choice(delta: dict[str, str], ending: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": ending}
+def _message_choice(text: str, ending: str | None, index: int) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": ending}
+
+
+def _delta_choice(delta: dict[str, str], ending: str | None, index: int) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": ending}
 
 
 def _frame(data: dict[str, Any]) -> bytes:
@@ -125,7 +125,7 @@ class Answer:
         self._decoder = decoder
         self._stops = StopTexts(stops)
 
-    async def pieces(self) -> AsyncIterator[tuple[str, Ending | None]]:
+    async def pieces(self) -> AsyncIterator[Text]:
         """Text as it comes; the last piece carries the ending."""
         ended: Ending | None = None
         while ended is None:
@@ -139,16 +139,6 @@ class Answer:
             if text or ended:
                 yield text, ended
 
-    def usage(self) -> Usage:
-        """Token counts so far."""
-        prompt = self.ticket.order.prompt.tokens
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": self.tokens,
-            "total_tokens": prompt + self.tokens,
-            "prompt_tokens_details": {"cached_tokens": self.ticket.cached_tokens},
-        }
-
     def problem(self, ended: Ending) -> Problem | None:
         """What to tell the client where the answer has not come to its own end."""
         if ended not in FAILURES:
@@ -157,24 +147,66 @@ class Answer:
         return Problem(status, self.ticket.reason or "the request was cancelled", code=code)
 
 
-async def whole(head: Head, answer: Answer) -> dict[str, Any]:
-    """The answer in one piece."""
+def usage_of(answers: Sequence[Answer]) -> Usage:
+    """Token counts so far; the prompt that all answers share counts once."""
+    first = answers[0].ticket
+    prompt, generated = first.order.prompt.tokens, sum(answer.tokens for answer in answers)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": first.cached_tokens},
+    }
+
+
+async def whole(head: Head, answers: Sequence[Answer]) -> dict[str, Any]:
+    """All answers in one piece each."""
+    texts = await asyncio.gather(*map(_collected, answers))
+    for answer, (_, ending) in zip(answers, texts, strict=True):
+        if ending is not None and (problem := answer.problem(ending)):
+            raise problem
+    return head.answer(texts, usage_of(answers))
+
+
+async def _collected(answer: Answer) -> tuple[str, Ending | None]:
     text = ""
     ending: Ending | None = None
     async for piece, last in answer.pieces():
         text, ending = text + piece, last
-    if ending is not None and (problem := answer.problem(ending)):
-        raise problem
-    return head.answer(text, ending, answer.usage())
+    return text, ending
 
 
-async def frames(head: Head, answer: Answer, *, wants_usage: bool) -> AsyncIterator[bytes]:
-    """The answer as server-sent events; one that breaks off ends with an error and without ``[DONE]``."""
-    if opening := head.opening():
+async def frames(head: Head, answers: Sequence[Answer], *, wants_usage: bool) -> AsyncIterator[bytes]:
+    """Answers as server-sent events; where one breaks off, all end with an error, without ``[DONE]``."""
+    if opening := b"".join(head.opening(index) for index in range(len(answers))):
         yield opening
-    async for text, ending in answer.pieces():
-        if ending is not None and (problem := answer.problem(ending)):
-            yield head.piece(text, None) + _frame(problem.body()) if text else _frame(problem.body())
+    async for index, (text, ending) in _as_they_come(answers):
+        if ending is not None and (problem := answers[index].problem(ending)):
+            told = _frame(problem.body())
+            yield head.piece(text, None, index) + told if text else told
             return
-        yield head.piece(text, ending)
-    yield (head.usage(answer.usage()) if wants_usage else b"") + DONE
+        yield head.piece(text, ending, index)
+    yield (head.usage(usage_of(answers)) if wants_usage else b"") + DONE
+
+
+async def _as_they_come(answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Text]]:
+    """Pieces of all answers, each with the answer's number; at most one of each is read ahead."""
+    sources = [answer.pieces() for answer in answers]
+    if len(sources) == 1:
+        async for piece in sources[0]:
+            yield 0, piece
+        return
+    waiting = {asyncio.ensure_future(anext(source)): index for index, source in enumerate(sources)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=waiting.__getitem__):
+                index = waiting.pop(task)
+                piece = task.result()
+                if piece[1] is None:
+                    waiting[asyncio.ensure_future(anext(sources[index]))] = index
+                yield index, piece
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -23,9 +23,11 @@ from backend.serve.bodies import (
     ChatBody,
     CompletionBody,
     chat_prompt,
+    choices_of,
     completion_prompt,
     order_of,
     parse,
+    short,
 )
 from backend.serve.engine import Engine, EngineFull, EngineStopped
 from backend.serve.metrics import Gauges, Metrics
@@ -42,6 +44,7 @@ class Limits:
     """What one client may cost. ``queue``: requests held beyond those that can run."""
 
     queue: int = 1024
+    head_s: float = 60.0  # for a request's head to arrive
     body_bytes: int = 4 << 20
     body_s: float = 60.0  # for a request's body to arrive
     backlog_tokens: int = 4096  # unread by a slow client before its request is cancelled
@@ -92,7 +95,7 @@ class Service:
     def check_model(self, name: str | None) -> None:
         """Only the model that is served may be asked for; none named means that one."""
         if name not in {None, self.backing.model_name}:
-            message = f"model: {name!r} is not served here; this is {self.backing.model_name!r}"
+            message = f"model: {short(name)} is not served here; this is {self.backing.model_name!r}"
             raise Problem(404, message, code="model_not_found", param="model")
 
     async def body(self, request: Request) -> bytes:
@@ -117,25 +120,30 @@ class Service:
         return b"".join(parts)
 
     async def answer(self, request: Request, head: Head, body: Body, order: Order) -> Response:
-        """Serve one order, streamed or whole."""
-        ticket = self._submit(order)
-        answer = Answer(ticket, self.backing.text.decoder(), body.stops)
-        try:
-            if not body.stream:
-                found = await while_connected(request.receive, whole(head, answer))
+        """Serve the answers to one prompt, streamed or whole."""
+        tickets: list[Ticket] = []
+
+        def cancel() -> None:
+            for ticket in tickets:
                 self.engine.cancel(ticket)
+
+        try:
+            for one in choices_of(order, body.n or 1):
+                tickets.append(self._submit(one))  # noqa: PERF401 those before a refusal must be known
+            answers = [Answer(ticket, self.backing.text.decoder(), body.stops) for ticket in tickets]
+            if not body.stream:
+                found = await while_connected(request.receive, whole(head, answers))
+                cancel()
                 return JSONResponse(found)
-            await ticket.settled()
-            if ticket.ended and (problem := answer.problem(ticket.ended)):
-                raise problem
+            for answer in answers:
+                await answer.ticket.settled()
+                if answer.ticket.ended and (problem := answer.problem(answer.ticket.ended)):
+                    raise problem
         except BaseException:
-            self.engine.cancel(ticket)
+            cancel()
             raise
-        return EventStream(
-            frames(head, answer, wants_usage=body.wants_usage),
-            self.limits.stall_s,
-            lambda: self.engine.cancel(ticket),
-        )
+        streamed = frames(head, answers, wants_usage=body.wants_usage)
+        return EventStream(streamed, self.limits.stall_s, cancel)
 
     def _submit(self, order: Order) -> Ticket:
         retry = {"Retry-After": str(self.limits.retry_after_s)}

@@ -6,6 +6,7 @@ fields are let through, as other servers do.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,7 +19,6 @@ COMPLETION_TOKENS = 16  # the output limit of /v1/completions where none is give
 NEUTRAL: dict[
     str, tuple[object, ...]
 ] = {  # fields that are not served, and the values that ask for nothing
-    "n": (1,),
     "best_of": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -45,7 +45,12 @@ NEUTRAL: dict[
     "audio": (),
 }
 
+MOST_CHOICES = 128  # per request, as in OpenAI's API
+MOST_STOPS = 256  # each is looked for after every token; OpenAI's API allows 4
 Tokens = Annotated[int, Field(ge=1)]
+StopText = Annotated[str, Field(max_length=1024)]
+Item = TypeVar("Item")
+Items = Annotated[list[Item], Field(fail_fast=True)]  # the first wrong entry speaks for all
 
 
 class StreamOptions(BaseModel):
@@ -64,14 +69,15 @@ class Body(BaseModel):
     max_completion_tokens: Tokens | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     ignore_eos: bool = False
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: StopText | Annotated[Items[StopText], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[Items[int], Field(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     seed: int | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     priority: int = 0
 
     @property
@@ -98,7 +104,7 @@ class Body(BaseModel):
 class CompletionBody(Body):
     """POST /v1/completions."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | Items[int] | Items[str] | Items[Items[int]]
 
 
 class ContentPart(BaseModel):
@@ -114,7 +120,7 @@ class MessageBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart] | None = None
+    content: str | Items[ContentPart] | None = None
 
     def message(self) -> ChatMessage:
         """The message with its parts joined."""
@@ -126,7 +132,7 @@ class MessageBody(BaseModel):
 class ChatBody(Body):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)
@@ -141,7 +147,7 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
     for name, value in (body.model_extra or {}).items():
         if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
             raise Problem(
-                400, f"{name}: {_short(value)} is not supported here", param=name, code="unsupported"
+                400, f"{name}: {short(value)} is not supported here", param=name, code="unsupported"
             )
     if body.stream_options is not None and not body.stream:
         raise Problem(400, "stream_options: needs stream: true", param="stream_options")
@@ -149,22 +155,27 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
 
 
 def _problem(error: ValidationError) -> Problem:
-    """The complaint that reaches furthest into the body, as one line: of a union's, the closest miss."""
-    first = max(error.errors(include_url=False), key=lambda complaint: len(complaint["loc"]))
+    """The complaint that reaches furthest into the body, as one line: of a union's, the closest miss.
+
+    One about a type is further off than one about a value that has the right type.
+    """
+    found = error.errors(include_url=False)
+    first = max(found, key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
     if first["type"] == "json_invalid":
         return Problem(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
     where = ".".join(str(step) for step in first["loc"] if not _names_alternative(step))
-    got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
+    got = "" if first["type"] == "missing" else f", got {short(first['input'])}"
     param = str(first["loc"][0]) if first["loc"] else None
     return Problem(400, f"{where or 'body'}: {first['msg']}{got}", param=param, code="invalid_value")
 
 
 def _names_alternative(step: int | str) -> bool:
     """Whether a step of a complaint's path names a type of a union, not a key."""
-    return isinstance(step, str) and (step == "str" or "[" in step)
+    return isinstance(step, str) and (step.endswith("str") or "[" in step)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as a message quotes it."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -191,6 +202,15 @@ def chat_prompt(body: ChatBody, text: Text) -> Prompt:
         return text.chat([message.message() for message in body.messages])
     except UserError as error:
         raise Problem(400, f"messages: {error}", param="messages", code="invalid_value") from None
+
+
+def choices_of(order: Order, n: int) -> list[Order]:
+    """One order for each of ``n`` answers to the same prompt, each with random numbers of its own."""
+    sampling = order.sampling
+    if sampling.seed is None:
+        return [order] * n
+    seeds = range(sampling.seed, sampling.seed + n)
+    return [replace(order, sampling=sampling._replace(seed=seed)) for seed in seeds]
 
 
 def order_of(body: Body, prompt: Prompt, max_model_len: int, default_limit: int | None) -> Order:

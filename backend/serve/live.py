@@ -72,7 +72,7 @@ class LiveExecutor:
 
 def live_backing(scenario: Scenario, folder: Path, device: str) -> Backing:
     """The backing of a scenario's model in this machine's memory; only its engine settings matter."""
-    if scenario.replicas != 1 or scenario.parallel.tensor != 1:
+    if not scenario.is_one_engine or scenario.parallel.tensor != 1:
         raise ScenarioError("replicas and parallel.tensor must be 1 to serve live: a server is one device")
     engine = make_engine(scenario, folder=folder, device=device)
     settings, model = scenario.engine, engine.model

@@ -7,10 +7,12 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import uvicorn
 
 from backend.serve.app import Limits, Service, make_app
+from backend.serve.connection import Connection
 from backend.serve.seam import Backing
 from simulator.errors import UserError
 
@@ -29,6 +31,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(service),
+                http=partial(Connection, service.limits.head_s),  # type: ignore[arg-type]  # makes one
                 log_level="warning",
                 access_log=False,
                 server_header=False,

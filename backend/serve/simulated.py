@@ -8,14 +8,14 @@ from pathlib import Path
 from backend.clock import WallClock
 from backend.driver import Clock
 from backend.serve.seam import Backing, ChatMessage, Emitted, Order, Prompt, content_of_ids, named_content
-from simulator.cost_model import CostModel, load_cost_model
+from simulator.cost_model import CostModel
 from simulator.engine.plan import Plan
 from simulator.engine.request import Request
 from simulator.errors import ScenarioError, UserError
 from simulator.executor import SimulatedExecutor
-from simulator.hardware import load_hardware
 from simulator.models import load_model
 from simulator.policies import make_scheduler
+from simulator.pricing import clock_of
 from simulator.scenario import Scenario
 from simulator.scenario_file import model_path
 from simulator.sizing import kv_size, longest_sequence
@@ -157,15 +157,17 @@ def simulated_backing(scenario: Scenario, folder: Path) -> Backing:
     """The backing that a scenario describes; its arrivals are left out, real clients take their place."""
     if scenario.replicas != 1:
         raise ScenarioError(f"replicas must be 1 to serve, not {scenario.replicas}: a server is one engine")
-    model, hardware = load_model(model_path(scenario.model, folder)), load_hardware(scenario.hardware)
-    cost, profile = load_cost_model(
-        scenario.profile, model, hardware, scenario.dtype, scenario.parallel.tensor, folder
-    )
+    if not scenario.is_one_engine:
+        raise ScenarioError(
+            "a server is one engine: no fleet, disaggregation, pipeline, failures or autoscaling"
+        )
+    model = load_model(model_path(scenario.model, folder))
+    cost, profile = clock_of(scenario, model, folder)
     workload = build_workload(scenario.workload, scenario.seed, folder)
     engine, clock = scenario.engine, WallClock()
     longest, size = longest_sequence(scenario, model), kv_size(scenario, model)
     return Backing(
-        kind=f"simulated {hardware.name}, profile {profile.name}",
+        kind=f"simulated {scenario.hardware}, profile {profile.name}",
         clock=clock,
         model_name=model.name,
         scheduler=make_scheduler(engine, size.blocks, longest, lambda: longest, size.block_bytes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ pytest.importorskip(
 )
 
 from backend.models import LiveModel, load_live_model  # noqa: E402
+from simulator import policies  # noqa: E402
+from simulator.policies import POLICIES  # noqa: E402
 from tests.backend.live.tiny import Oracle, save_model  # noqa: E402
 
 
@@ -61,3 +64,21 @@ def oracle_of(folder_of: Callable[[str], Path]) -> Callable[[str], Oracle]:
         return made[family]
 
     return oracle
+
+
+@pytest.fixture
+def constructions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each scheduler class is constructed, whoever does it."""
+    counts: Counter[str] = Counter()
+    classes = [
+        thing for thing in vars(policies).values() if isinstance(thing, type) and hasattr(thing, "commit")
+    ]
+    assert len(classes) >= len(POLICIES)
+    for kind in classes:
+
+        def counted(self, *args, _first=kind.__init__, _name=kind.__name__, **options):
+            counts[_name] += 1
+            _first(self, *args, **options)
+
+        monkeypatch.setattr(kind, "__init__", counted)
+    return counts

@@ -61,6 +61,15 @@ def test_greedy_rows_stay_greedy_beside_sampled_ones() -> None:
     assert found[2] == logits[2].argmax()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_of_equal_logits_the_first_is_chosen(dtype: torch.dtype) -> None:
+    logits = torch.zeros(3, 70, dtype=dtype)
+    logits[1, [5, 40]] = 1.0
+    logits[2, 69] = 1.0
+    assert next_tokens(logits, []).tolist() == [0, 5, 69]
+    assert next_tokens(logits[:0], []).tolist() == []
+
+
 def test_top_1_is_greedy() -> None:
     logits = torch.randn(30, 50, generator=torch.Generator().manual_seed(3))
     assert torch.equal(next_tokens(logits, draws(Sampling(2.0, top_k=1), 30)), logits.argmax(-1))

@@ -13,8 +13,9 @@ from backend.attention import Kernels, choose
 from backend.executor import TorchExecutor
 from backend.models import LiveModel
 from backend.paged_kv import PagedKV
-from backend.prompts import Prompt, content_of
-from simulator.engine.request import Request
+from backend.prompts import Prompt
+from backend.serve.seam import content_of_ids
+from simulator.engine.request import ONE_SEQUENCE, Decoding, Request
 from simulator.engine.scheduler import Patient, Scheduler
 from simulator.errors import RequestRefused
 
@@ -127,6 +128,7 @@ def serve(
     outputs: int = 24,
     after: Callable[[int, Scheduler, TorchExecutor, list[Request]], None] | None = None,
     arrive: int = 1 << 30,
+    decoding: Decoding = ONE_SEQUENCE,
 ) -> Served:
     """Offer prompts, `arrive` of them per iteration, and run to the last answer."""
     served = Served()
@@ -141,7 +143,8 @@ def serve(
     while waiting or scheduler.busy:
         for i, prompt in waiting[:arrive]:
             limit = prompt.output_tokens or outputs
-            request = Request(i, 0, len(prompt.tokens), limit, content_of(prompt.tokens, block_size))
+            content = content_of_ids(prompt.tokens, block_size)
+            request = Request(i, 0, len(prompt.tokens), limit, content, decoding=decoding)
             try:
                 scheduler.add(request)
             except RequestRefused:

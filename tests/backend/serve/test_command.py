@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,11 @@ def test_without_torch_a_live_server_names_the_other_extra(
     assert capsys.readouterr().err == (
         "error: serve needs torch for a live model: pip install 'servetwin[live]', or add --simulated\n"
     )
+
+
+def test_switching_the_policy_is_noted(scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(import_module("backend.serve.server"), "serve", lambda *_: None)
+    scenario.write_text(SCENARIO + "engine: {policy: vllm-v1, max_num_batched_tokens: 512}\n")
+    assert cli.main(["serve", str(scenario), "--simulated", "--set", "engine.policy=orca"]) == 0
+    told = capsys.readouterr().err
+    assert told == "note: the file's engine.max_num_batched_tokens is left out: no key of this policy\n"

@@ -51,6 +51,20 @@ async def crowd(port: int, clients: int, tokens: int) -> list[int]:
     )
 
 
+def test_a_client_of_several_answers_that_vanishes_leaves_none_of_them_behind() -> None:
+    async def ask(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_bytes(max_tokens=4000, n=5, stream=True))
+        while not (await reader.readline()).startswith(b"data: {"):
+            pass
+        writer.transport.abort()
+
+    with running(backing(iteration_ns=1_000_000)) as server:
+        asyncio.run(ask(server.port))
+        server.settle()
+        assert used_blocks(server) == 0
+
+
 def test_200_streams_half_of_which_vanish_leave_nothing_behind() -> None:
     """The tokens would fill the cache three times over, so requests are preempted and recomputed too."""
     with running(backing(scheduler(blocks=400), blocks=400, iteration_ns=1_000_000)) as server:

@@ -59,6 +59,26 @@ def test_a_streamed_chat_equals_a_whole_one(client: openai.OpenAI) -> None:
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
+def test_several_answers_to_one_prompt_are_numbered_and_counted_together(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5, n=3)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    assert {choice.message.content for choice in whole.choices} == {"the sun has set and"}
+    one = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5)
+    assert whole.usage.prompt_tokens == one.usage.prompt_tokens
+    assert whole.usage.completion_tokens == 15
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5, n=3, **options)
+    )
+    texts, endings = ["", "", ""], []
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        texts[choice.index] += choice.delta.content or ""
+        endings += [choice.index] if choice.finish_reason == "length" else []
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert sorted(endings) == [0, 1, 2]
+    assert chunks[-1].usage.completion_tokens == 15
+
+
 def test_a_streamed_completion(client: openai.OpenAI) -> None:
     stream = client.completions.create(model=MODEL, prompt=[1, 2, 3], max_tokens=4, stream=True)
     choices = [chunk.choices[0] for chunk in stream]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
+import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from backend.serve.bodies import ChatBody, CompletionBody, completion_prompt
+from backend.serve.problems import Problem
 from tests.backend.serve.running import LONGEST, MODEL, VOCABULARY, Running, backing, running, scheduler
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -47,7 +53,9 @@ def check(status: int, data: bytes, wanted: int, words: str, param: str | None) 
         (TEXT, HI | {"min_tokens": 9, "max_tokens": 8}, 400, "must be <= the output limit 8", "min_tokens"),
         (TEXT, HI | {"temperature": -0.1}, 400, "temperature", "temperature"),
         (TEXT, HI | {"top_p": 0}, 400, "top_p", "top_p"),
-        (TEXT, HI | {"n": 2}, 400, "n: 2 is not supported here", "n"),
+        (TEXT, HI | {"n": 0}, 400, "n: ", "n"),
+        (TEXT, HI | {"n": 129}, 400, "n: ", "n"),
+        (TEXT, HI | {"n": 2, "best_of": 3}, 400, "best_of: 3 is not supported here", "best_of"),
         (TEXT, HI | {"logprobs": 1}, 400, "logprobs: 1 is not supported", "logprobs"),
         (TEXT, HI | {"echo": True}, 400, "echo: True is not supported", "echo"),
         (TEXT, HI | {"logit_bias": {"5": 1}}, 400, "logit_bias", "logit_bias"),
@@ -59,6 +67,10 @@ def check(status: int, data: bytes, wanted: int, words: str, param: str | None) 
             "stream_options",
         ),
         (TEXT, HI | {"stop": 5}, 400, "stop", "stop"),
+        (TEXT, HI | {"stop": ["a"] * 257}, 400, "stop: List should have at most 256 items", "stop"),
+        (TEXT, HI | {"stop": "a" * 1025}, 400, "stop: String should have at most 1024 characters", "stop"),
+        (TEXT, HI | {"stop": ["a" * 1025]}, 400, "at most 1024 characters", "stop"),
+        (TEXT, HI | {"stop_token_ids": [1] * 257}, 400, "at most 256 items", "stop_token_ids"),
         (CHAT, {"messages": []}, 400, "messages", "messages"),
         (CHAT, {"messages": "hi"}, 400, "messages", "messages"),
         (CHAT, {"messages": [{"role": "king", "content": "hi"}]}, 400, "messages.0.role", "messages"),
@@ -131,6 +143,71 @@ def test_a_body_that_never_comes() -> None:
     with running(body_s=0.05) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_head_that_never_ends() -> None:
+    """One byte at a time keeps no connection open."""
+    with running(head_s=0.2) as server, socket.create_connection(("127.0.0.1", server.port), 30) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nX: ")
+        with suppress(OSError):
+            for _ in range(1000):
+                client.sendall(b"x")
+                time.sleep(0.02)
+            pytest.fail("a connection is open for as long as bytes come")
+
+
+def test_a_connection_without_a_request_is_closed() -> None:
+    with running(head_s=0.05) as server, socket.create_connection(("127.0.0.1", server.port), 30) as client:
+        assert client.recv(100) == b""
+
+
+def test_the_next_request_has_its_own_time() -> None:
+    """Neither an answer that takes longer nor a pause between two requests closes a connection."""
+    with running(backing(iteration_ns=5_000_000), head_s=0.2) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        used = []
+        for _ in range(2):
+            body = {"prompt": "hi", "max_tokens": 100, "ignore_eos": True}
+            connection.request("POST", TEXT, json.dumps(body))
+            answer = connection.getresponse()
+            assert len(answer.read()) > 100
+            assert answer.status == 200
+            used.append(connection.sock)
+            time.sleep(0.4)
+        assert used[0] is used[1], "the connection was kept"
+        connection.sock.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        assert connection.sock.recv(100) == b"", "half a head has a time, too"
+        connection.close()
+
+
+def test_a_long_value_is_quoted_shortly(server: Running) -> None:
+    for body in (
+        HI | {"model": "m" * 1_000_000},
+        HI | {"echo": "e" * 1_000_000},
+        HI | {"seed": "s" * 10**6},
+    ):
+        status, _, data = server.ask("POST", TEXT, json.dumps(body).encode())
+        assert 400 <= status < 500
+        assert len(data) < 500
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (TEXT, {"prompt": [1, *[""] * 200_000]}),
+        (TEXT, {"prompt": [""] * 200_000}),
+        (TEXT, HI | {"stop": [1] * 200_000}),
+        (CHAT, {"messages": [{}] * 200_000}),
+    ],
+)
+def test_wrong_entries_take_no_more_memory_than_right_ones(path: str, body: dict[str, Any]) -> None:
+    """The first of them is what the answer tells; all of them took a kilobyte each."""
+    data = json.dumps(body).encode()
+    kind = CompletionBody if path == TEXT else ChatBody
+    with pytest.raises((ValidationError, Problem)) as refused:
+        completion_prompt(kind.model_validate_json(data), None)  # type: ignore[arg-type]
+    if isinstance(refused.value, ValidationError):
+        assert refused.value.error_count() <= 4
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_stop_text_cuts_wherever_the_pieces_fall(text: str, stops: list[str], 
 
 
 def test_a_frame_is_one_line_of_json() -> None:
-    frame = Head("chat", "id", 5, "m").piece('a\n"b"\u2028', None)
+    frame = Head("chat", "id", 5, "m").piece('a\n"b"\u2028', None, 0)
     assert frame.startswith(b"data: ")
     assert frame.endswith(b"\n\n")
     assert frame.count(b"\n") == 2
