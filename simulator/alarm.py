@@ -17,6 +17,18 @@ class SimulatedClock(simpy.Environment):
         """Simulated time since the run began."""
         return self._now  # type: ignore[return-value]  # an int as long as every delay is one
 
+    abandoned = 0  # alarms still in the queue that will do nothing
+
+    @property
+    def scheduled_events(self) -> int:
+        """Events still to come, those left out at which nothing will happen."""
+        return len(self._queue) - self.abandoned
+
+    def back_to(self, time_ns: int) -> None:
+        """Forget the time since then, in which nothing happened, with nothing left to happen."""
+        assert not self._queue
+        self._now = time_ns
+
 
 class Alarm(simpy.Event):
     """Calls ``action(alarm)`` after ``delay_ns``. At equal times lower ranks come first, then older alarms.

@@ -27,6 +27,9 @@ TABLE_SHARES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 SHARES = np.concatenate((np.linspace(0, 0.99, 298), np.linspace(0.99, 1.0, 102)[1:]))  # finer in the tail
 
 
+Line = tuple[NDArray[float64], NDArray[float64]]  # across, up
+
+
 class Chart(NamedTuple):
     """A drawing and the table that stands in for it. ``name`` is its anchor on the page."""
 
@@ -72,13 +75,15 @@ def _latency_chart(
 ) -> Chart:
     word, whose = LATENCIES[name], "tokens" if name == "itl_ms" else "requests"
     unit, divisor = ("s", 1e3) if values[-1] > 10_000 else ("ms", 1.0)
-    figure = _figure(f"{word} in {unit}", f"share of {whose} in %", {"": (values / divisor, 100 * SHARES)})
+    figure = line_figure(
+        f"{word} in {unit}", f"share of {whose} in %", {"": (values / divisor, 100 * SHARES)}
+    )
     figure.update_traces(hovertemplate=f"%{{y:.1f}} % within %{{x:.4g}} {unit}<extra></extra>")
     if target_ms is not None:
         side = "left" if target_ms > values[len(values) // 2] else "right"
         _mark(figure, target_ms / divisor, f" SLO {target_ms:,g} ms ", side)
     if values[0] > 0 and values[-1] > 20 * values[0]:
-        figure.update_xaxes(type="log", dtick="D2" if values[-1] < 2000 * values[0] else 1)
+        figure.update_xaxes(log_axis(float(values[0]), float(values[-1])))
     table = latency_quantiles_ms(tables, name, np.array(TABLE_SHARES)).tolist()
     shares = [f"{100 * share:g} %" for share in TABLE_SHARES]
     return Chart(
@@ -98,27 +103,25 @@ def time_charts(tables: RunTables, replicas: int | None) -> list[Chart]:
     queue = {"waiting": run.waiting, "in progress": run.in_progress}
     tokens, rows, kv = run.output_tokens_per_s, run.rows, 100 * run.kv_share
     charts = [
-        _time_chart(
+        time_chart(
             run, "tokens", "Output tokens per second", "all replicas together", {"tokens/s": tokens}
         ),
-        _time_chart(run, "rates", "Requests per second", "arrivals and completions", rates),
-        _time_chart(run, "batch", "Batch size", "rows per iteration of a working replica", {"rows": rows}),
-        _time_chart(
+        time_chart(run, "rates", "Requests per second", "arrivals and completions", rates),
+        time_chart(run, "batch", "Batch size", "rows per iteration of a working replica", {"rows": rows}),
+        time_chart(
             run, "kv", "KV cache in use", "share of the blocks of all replicas", {"% of blocks": kv}
         ),
-        _time_chart(
-            run, "queue", "Requests in the system", "before and after their first iteration", queue
-        ),
+        time_chart(run, "queue", "Requests in the system", "before and after their first iteration", queue),
     ]
     return [chart for chart in charts if chart.name != "kv" or tables.kv_blocks]
 
 
-def _time_chart(
+def time_chart(
     run: Series, name: str, title: str, told: str, lines: Mapping[str, NDArray[float64]]
 ) -> Chart:
     unit, divisor = _clock(run.middle_s[-1])
     times, up = run.middle_s / divisor, next(iter(lines)) if len(lines) == 1 else ""
-    figure = _figure(f"time in {unit}", up, {line: (times, values) for line, values in lines.items()})
+    figure = line_figure(f"time in {unit}", up, {line: (times, values) for line, values in lines.items()})
     figure.update_yaxes(rangemode="tozero")
     figure.update_xaxes(rangemode="tozero")
     figure.update_layout(hovermode="x unified")
@@ -144,7 +147,9 @@ def _clock(longest_s: float) -> tuple[str, float]:
     )
 
 
-def _figure(across: str, up: str, lines: Mapping[str, tuple[NDArray[float64], NDArray[float64]]]) -> Figure:
+def line_figure(
+    across: str, up: str, lines: Mapping[str, tuple[NDArray[float64], NDArray[float64]]]
+) -> Figure:
     """Lines with their names above them where there is more than one."""
     from plotly.graph_objects import Figure, Scatter
 
@@ -171,6 +176,17 @@ def _figure(across: str, up: str, lines: Mapping[str, tuple[NDArray[float64], ND
         font={"size": 12},
     )
     return figure
+
+
+def log_axis(lowest: float, highest: float) -> dict[str, object]:
+    """A logarithmic axis with as many numbers as can be read: all, those of 1, 2 and 5, or the decades.
+
+    A plain one where the values are so near each other that hardly any number would stand between them.
+    """
+    ratio = highest / lowest if lowest > 0 else np.inf
+    if ratio < 3:
+        return {"type": "linear"}
+    return {"type": "log", "dtick": "D1" if ratio < 10 else "D2" if ratio < 2000 else 1}
 
 
 def _mark(figure: Figure, at: float, words: str, side: str) -> None:

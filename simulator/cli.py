@@ -1,11 +1,13 @@
 """The command line, and the one place where errors become messages and exit codes.
 
-0 done, 1 a threshold failed, 2 the input is wrong, 130 interrupted. Everything heavy is imported inside the
-command that needs it, so that help and shell completion come at once.
+0 done, 1 a threshold failed, 2 the input is wrong, 130 interrupted, 143 terminated. Everything heavy is
+imported inside the command that needs it, so that help and shell completion come at once.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli_capacity import capacity
 from simulator.cli_compare import compare
 from simulator.cli_lists import LISTINGS
+from simulator.cli_options import AsJson, Device, Output, Overrides, Report, ScenarioFile, Seed, Timeline
 from simulator.cli_output import (
-    check_file,
-    check_output,
     emit,
     emit_json,
     emit_rows,
@@ -27,14 +29,22 @@ from simulator.cli_output import (
     progress_on,
     talk,
 )
-from simulator.errors import UserError
+from simulator.cli_results import Wanted, command_line
+from simulator.cli_sweep import sweep
+from simulator.cli_validate import validate
+from simulator.cli_workload import workload_app
+from simulator.errors import Interrupted, UserError
+from simulator.extras import LIVE_LIBRARIES, needing
+from simulator.interrupts import interruptible
 
 if TYPE_CHECKING:
     from backend.live import LiveRun
-    from simulator.scenario import Scenario
     from simulator.simulation import Simulation
 
-LIVE_LIBRARIES = ("torch", "transformers", "safetensors")
+INTERRUPTED = 130
+PROBLEMS = (UserError, typer.TyperException, OSError, RecursionError, MemoryError)
+LONG_WORD = re.compile(r"\S{400,}")  # a path that is long, but no longer than paths are, stays whole
+LONGEST_LINE = 2000
 SERVE_LIBRARIES = ("fastapi", "starlette", "uvicorn", "prometheus_client")
 WELCOME = """\
 ServeTwin simulates an LLM server: which latency and throughput a model gives on a GPU under your load.
@@ -51,19 +61,35 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-workload_app = typer.Typer(help="Look into traces.", rich_markup_mode=None)
 app.add_typer(workload_app, name="workload")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what is not the user's to put right keeps its traceback."""
-    try:
-        code = app(args=arguments, prog_name="servetwin", standalone_mode=False)
-    except (UserError, typer.TyperException, OSError, RecursionError, MemoryError) as error:
-        return _complain(_problems(error))
-    except (typer.Abort, KeyboardInterrupt):
-        return 130
+    for name in ("stdout", "stderr"):  # None where the shell closed them (>&-)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    with interruptible() as came:
+        try:
+            code = app(args=arguments, prog_name="servetwin", standalone_mode=False)
+        except (typer.Abort, KeyboardInterrupt):
+            code = INTERRUPTED
+        except Exception as error:
+            if came or isinstance(error, Interrupted):  # whatever a library made of the interrupt
+                return _interrupted(came, error)
+            if not isinstance(error, PROBLEMS):
+                raise
+            return _complain(_problems(error))
+        # Typer ends with this code where an interrupt came while a command ran.
+        if code == INTERRUPTED:
+            return _interrupted(came)
     return code if isinstance(code, int) else 0
+
+
+def _interrupted(came: Sequence[int], error: Exception | None = None) -> int:
+    """Say so, and what is kept; the exit code is the one that shells give to the signal."""
+    talk(f"interrupted: {error}" if isinstance(error, Interrupted) else "interrupted")
+    return 128 + came[0] if came else INTERRUPTED
 
 
 def _problems(error: Exception) -> list[str]:
@@ -81,8 +107,14 @@ def _problems(error: Exception) -> list[str]:
 
 def _complain(lines: Sequence[str]) -> int:
     for line in lines:
-        talk(f"error: {line}")
+        talk(f"error: {_readable(line)}")
     return 2
+
+
+def _readable(line: str) -> str:
+    """A line of a length that people read, whatever names and values it quotes: the middle is left out."""
+    line = LONG_WORD.sub(lambda word: f"{word[0][:80]}...{word[0][-80:]}", line)
+    return line if len(line) < LONGEST_LINE else f"{line[:500]} ... {line[-500:]}"
 
 
 def _usage_problem(error: typer.TyperException) -> str:
@@ -115,114 +147,68 @@ def welcome(
         emit(WELCOME)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-OverrideOptions = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario; may be repeated."),
-]
-
-
 @app.command()
 def simulate(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).", show_default=False)
-    ],
+    scenario: ScenarioFile,
     *,
-    overrides: OverrideOptions = None,
-    seed: Annotated[int | None, typer.Option(help="Override the scenario's seed.")] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the results (summary and tables) to a folder.")
-    ] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    output: Output = None,
     as_json: AsJson = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML report.")
-    ] = None,
+    report: Report = None,
+    timeline: Timeline = None,
 ) -> None:
     """Simulate a scenario and print its latencies and throughput."""
     from simulator.scenario_file import read_scenario
 
     settings, notes = read_scenario(scenario, overrides or (), seed)
-    check_output(output)
-    check_file("--report", report, output)
+    wanted = Wanted(output, report, timeline)
+    wanted.check()
 
     from simulator.simulation import simulate as run
 
     with progress_on(sys.stderr, "simulating") as progress:
         simulation = run(settings, folder=scenario.parent, progress=progress)
     simulation = replace(simulation, notes=(*notes, *simulation.notes))
-    _keep(settings, simulation, output, report)
+    command = command_line("simulate", scenario, overrides or (), seed)
+    wanted.write(settings, simulation, command, scenario.parent)
     _show(simulation, as_json)
-    for what, path in (("results", output), ("report", report)):
-        if path is not None:
-            talk(f"{what}: {path}")
+    wanted.tell()
 
 
-@app.command("run")
+@app.command("run", short_help="Run a scenario live on a real model, as simulate does.")
 def run_on_a_model(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).", show_default=False)
-    ],
+    scenario: ScenarioFile,
     *,
-    overrides: OverrideOptions = None,
-    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where the model runs.")] = "cpu",
+    overrides: Overrides = None,
+    device: Device = "cpu",
     skip_idle: Annotated[
         bool, typer.Option("--skip-idle", help="Do not wait for arrivals while nothing runs.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Override the scenario's seed.")] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the results (summary and tables) to a folder.")
-    ] = None,
+    seed: Seed = None,
+    output: Output = None,
     as_json: AsJson = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML report.")
-    ] = None,
+    report: Report = None,
+    timeline: Timeline = None,
 ) -> None:
     """Run a scenario live on a real model, with the same scheduler, results and files as simulate."""
-    from simulator.scenario_file import load_scenario
+    from simulator.scenario_file import read_scenario
 
-    settings = load_scenario(scenario, overrides or (), seed)
-    check_output(output)
-    check_file("--report", report, output)
-    try:
+    settings, notes = read_scenario(scenario, overrides or (), seed)
+    wanted = Wanted(output, report, timeline)
+    wanted.check()
+    with needing(LIVE_LIBRARIES, "run needs {}: pip install 'servetwin[live]'"):
         from backend.live import run_live
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in LIVE_LIBRARIES:
-            raise
-        raise UserError(f"run needs {error.name}: pip install 'servetwin[live]'") from None
 
     with progress_on(sys.stderr, "running") as progress:
         done = run_live(
             settings, folder=scenario.parent, device=device, skip_idle=skip_idle, progress=progress
         )
-    _keep(settings, done, output, report)
+    done = replace(done, notes=(*notes, *done.notes))
+    command = command_line("run", scenario, overrides or (), seed)
+    wanted.write(settings, done, command, scenario.parent)
     _show(done, as_json)
-    for what, path in (("results", output), ("report", report)):
-        if path is not None:
-            talk(f"{what}: {path}")
-
-
-def _keep(
-    settings: Scenario, simulation: Simulation | LiveRun, output: Path | None, report: Path | None
-) -> None:
-    """Write what was asked for, the results first, so that a report that fails costs nothing."""
-    from simulator.scenario_file import to_yaml
-
-    resolved = to_yaml(settings)
-    if output is not None:
-        from simulator.results import write_results
-
-        write_results(output, resolved, simulation.summary, simulation.tables)
-    if report is not None:
-        from simulator.report import write_report
-
-        write_report(
-            report,
-            resolved,
-            simulation.summary,
-            simulation.tables,
-            simulation.notes,
-            replicas=settings.replicas,
-        )
+    wanted.tell()
 
 
 def _show(simulation: Simulation | LiveRun, as_json: bool) -> None:
@@ -236,14 +222,32 @@ def _show(simulation: Simulation | LiveRun, as_json: bool) -> None:
         talk(f"note: {note}")
 
 
-app.command()(compare)
+app.command(short_help="Compare policies, hardware or other keys of a scenario.")(compare)
+app.command(short_help="Find the least replicas for a load, or their highest load.")(capacity)
+app.command(short_help="Simulate a grid of scenarios; mark what nobody beats.")(sweep)
+app.command(short_help="Hold a live run against its simulation, figure by figure.")(validate)
 
 
-@app.command()
+@app.command("init")
+def write_first_scenario(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Scenario file to write.")] = Path(
+        "scenario.yaml"
+    ),
+) -> None:
+    """Write a scenario file to start from, with every key explained."""
+    from simulator.starter import write_starter
+
+    write_starter(file)
+    talk(f"scenario: {file}; run it: servetwin simulate {file}")
+
+
+@app.command(short_help="Print what fits on a GPU: weights, KV cache, largest batch.")
 def memory(
     *,
-    model: Annotated[str, typer.Option(help="Built-in model, config.json or model folder.")],
-    hardware: Annotated[str, typer.Option(help="GPU; see: servetwin list hardware.")],
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Built-in model, config.json or model folder.")
+    ],
+    hardware: Annotated[str, typer.Option(metavar="GPU", help="GPU; see: servetwin list hardware.")],
     tensor_parallel: Annotated[
         int, typer.Option(metavar="N", help="GPUs that share the model.", min=1)
     ] = 1,
@@ -254,7 +258,9 @@ def memory(
         int | None,
         typer.Option(metavar="C", help="Tokens per sequence (default: the model's limit).", min=1),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Number format of weights and KV cache.")] = "bfloat16",
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="Number format of weights and KV cache.")
+    ] = "bfloat16",
     as_json: AsJson = False,
 ) -> None:
     """Print what fits on a GPU: weights, KV cache per token, reserves and the largest batch."""
@@ -266,23 +272,7 @@ def memory(
     emit_json(found) if as_json else emit_view(memory_view(found))
 
 
-@workload_app.command("describe")
-def describe_workload(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace file.", show_default=False)],
-    *,
-    trace_format: Annotated[
-        str, typer.Option("--format", metavar="F", help="Trace format; see: servetwin list formats.")
-    ] = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Print a trace's counts, rates, burstiness, lengths and ideal prefix reuse."""
-    from simulator.workloads.describe import describe, describe_view
-
-    found = describe(file, trace_format)
-    emit_json(found) if as_json else emit_view(describe_view(found))
-
-
-@app.command("list")
+@app.command("list", short_help="List models, hardware, profiles, policies and workloads.")
 def list_names(
     what: Annotated[str, typer.Argument(metavar="WHAT", help=" | ".join(LISTINGS), show_default=False)],
     *,
@@ -303,53 +293,48 @@ def schema() -> None:
     emit_json(Scenario.model_json_schema())
 
 
-@app.command()
+@app.command(short_help="Serve a scenario to OpenAI clients, simulated or live.")
 def serve(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).", show_default=False)
-    ],
+    scenario: ScenarioFile,
     *,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="Placeholder tokens at the pace of the simulated engine.")
     ] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port to listen on; 0: any free one.", min=0, max=65535)
+    ] = 8000,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where a live model runs.")] = "cpu",
     queue: Annotated[
         int, typer.Option(metavar="N", help="Requests held beyond those that can run; more get 429.", min=0)
     ] = 1024,
-    overrides: OverrideOptions = None,
-    seed: Annotated[int | None, typer.Option(help="Override the scenario's seed.")] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
 ) -> None:
     """Serve a scenario's engine to OpenAI clients, simulated in real time or live."""
-    from simulator.scenario_file import load_scenario
+    from simulator.scenario_file import read_scenario
 
-    settings = load_scenario(scenario, overrides or (), seed)
-    try:
+    settings, notes = read_scenario(scenario, overrides or (), seed)
+    with needing(SERVE_LIBRARIES, "serve needs {}: pip install 'servetwin[serve]'"):
         from backend.serve.app import Limits
         from backend.serve.command import backing_of
         from backend.serve.server import serve as run
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in SERVE_LIBRARIES:
-            raise
-        raise UserError(f"serve needs {error.name}: pip install 'servetwin[serve]'") from None
+    for note in notes:
+        talk(f"note: {note}")
     make = partial(backing_of, settings, scenario.parent, simulated=simulated, device=device)
     run(make, host, port, Limits(queue=queue), talk)
 
 
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    short_help="Measure this machine, import measurements, fit profiles.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def calibrate(context: typer.Context) -> None:
-    """Fit cost profiles to measurements (import, fit)."""
-    try:
+    """Measure this machine, import measurements and fit cost profiles (measure, import, fit)."""
+    with needing(("scipy",), "calibrate needs scipy: pip install 'servetwin[calibrate]'"):
         from calibration.cli import app as calibrate_app
 
         code = calibrate_app(
             args=context.args or ["--help"], prog_name="servetwin calibrate", standalone_mode=False
         )
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("scipy"):
-            raise
-        raise UserError("calibrate needs scipy: pip install 'servetwin[calibrate]'") from None
     raise typer.Exit(code if isinstance(code, int) else 0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli_options import AsJson, Overrides, Report
 from simulator.cli_output import (
     COMPARISON,
     check_file,
@@ -20,6 +21,7 @@ from simulator.cli_output import (
     talk,
 )
 from simulator.errors import UserError
+from simulator.whole_files import write_whole
 
 if TYPE_CHECKING:
     from simulator.alternatives import Alternative
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
     from simulator.simulation import Simulation
 
+MEASURED_SUFFIXES = (".json", ".jsonl")  # of load tools' files; no scenario ends so
 LONGEST_NAME = 60  # of a folder, in characters
 
 
@@ -34,8 +37,8 @@ def compare(
     what: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SCENARIO | DIR DIR ...",
-            help="Scenario file (YAML), or two folders with results or more.",
+            metavar="SCENARIO|DIRS",
+            help="Scenario file (YAML), or results: folders, and load tools' JSON files.",
             show_default=False,
         ),
     ],
@@ -44,48 +47,51 @@ def compare(
         list[str] | None,
         typer.Option(metavar="KEY=V1,V2,...", help="Values to compare; several of these make a grid."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario; may be repeated."),
-    ] = None,
+    overrides: Overrides = None,
     repeat: Annotated[
         int,
         typer.Option(
             metavar="N", min=1, help="Run each with N seeds, for confidence intervals of the differences."
         ),
     ] = 1,
-    seed: Annotated[int | None, typer.Option(help="First seed, instead of the scenario's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML page.")
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="First seed, instead of the scenario's.")
     ] = None,
+    as_json: AsJson = False,
+    report: Report = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every run's results to folders in a folder.")
     ] = None,
 ) -> None:
-    """Compare policies, hardware or any other key of a scenario under the same requests."""
+    """Compare policies, hardware or any other key of a scenario under the same requests, or results."""
     check_output(output)
     check_file("--report", report, output)
-    if _are_folders(what, varied=bool(vary)):
+    if _are_results(what, varied=bool(vary)):
         if vary or overrides or repeat > 1 or seed is not None or output is not None:
             raise UserError("compare: folders hold finished runs; only --json and --report go with them")
-        from simulator.compare import compare_folders
+        from simulator.compare import compare_results
 
-        _tell(compare_folders(what), [], report, as_json)
+        _tell(compare_results(what), [], report, as_json)
         return
     _compare_scenario(what[0], vary or (), overrides or (), repeat, seed, as_json, report, output)
 
 
-def _are_folders(what: Sequence[Path], *, varied: bool) -> bool:
+def _are_results(what: Sequence[Path], *, varied: bool) -> bool:
     """Whether results are compared; raises where neither they nor a scenario can be meant."""
-    folders = [path for path in what if path.is_dir()]
-    if folders and len(folders) == len(what) > 1:
-        return True
+    others = [path for path in what if not (path.is_dir() or path.suffix in MEASURED_SUFFIXES)]
     if len(what) > 1:
-        other = next(path for path in what if not path.is_dir())
-        raise UserError(f"compare: {other} is no folder; give one scenario, or folders with results")
-    if folders:
-        raise UserError(f"compare {what[0]}: one folder compares with nothing; give two or more")
+        if others:
+            raise UserError(
+                f"compare: {others[0]} is no folder; give one scenario, or folders with results"
+            )
+        return True
+    if not others:
+        from simulator.measured.read import is_measurement
+
+        if what[0].is_dir():
+            raise UserError(f"compare {what[0]}: one folder compares with nothing; give two or more")
+        if is_measurement(what[0]):
+            return True
     if not varied:
         raise UserError(
             f"compare {what[0]}: a scenario needs --vary KEY=V1,V2,..., "
@@ -142,10 +148,8 @@ def _write_comparison(output: Path, comparison: Comparison) -> None:
     import json
 
     text = json.dumps(_as_json(comparison), indent=2, ensure_ascii=False, allow_nan=False)
-    temporary = output / f"{COMPARISON}.part"
     try:
-        temporary.write_text(f"{text}\n", encoding="utf-8")
-        temporary.replace(output / COMPARISON)
+        write_whole(output / COMPARISON, f"{text}\n")
     except OSError as error:
         raise UserError(f"{output}: {COMPARISON} cannot be written: {error.strerror}") from error
 

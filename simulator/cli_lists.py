@@ -56,7 +56,21 @@ def _arrivals() -> Iterator[Row]:
 
 
 def _formats() -> Sequence[Row]:
-    return [{"name": name, "description": text} for name, text in FORMATS.items()]
+    from simulator.workloads.export import WRITERS
+    from simulator.workloads.traces.trace import format_descriptions
+
+    read = format_descriptions()
+    turns = "Mooncake's rows, and turns with their delays"
+    only_written = {name: turns for name in WRITERS if name not in read}
+    return [
+        {
+            "name": name,
+            "read": "yes" if name in read else "",
+            "written": "yes" if name in WRITERS else "",
+            "description": text,
+        }
+        for name, text in {**read, **only_written}.items()
+    ]
 
 
 def _alternatives(field: str, discriminator: str) -> Iterator[Row]:
@@ -70,13 +84,6 @@ def _alternatives(field: str, discriminator: str) -> Iterator[Row]:
         named = properties[discriminator]
         yield {"name": named["const"], "description": named["description"]}
 
-
-FORMATS: Mapping[str, str] = {
-    "azure": "Azure LLM inference traces 2023 and 2024: CSV of TIMESTAMP, ContextTokens, GeneratedTokens",
-    "mooncake": "Mooncake: JSON Lines of timestamp (ms), input_length, output_length, hash_ids",
-    "vidur": "Vidur: CSV of arrived_at (s), num_prefill_tokens, num_decode_tokens",
-    "lengths": "CSV of prompt and output lengths without times, for lengths: {empirical: FILE}",
-}
 
 LISTINGS: Mapping[str, Callable[[], Sequence[Row]]] = {
     "models": _models,

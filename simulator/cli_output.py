@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[int, int | None], None]
 
 COMPARISON = "comparison.json"
-RESULT_SIGNS = ("summary.json", "requests.parquet", "scenario.yaml.part", COMPARISON)
+VALIDATION = "validation.json"
+RESULT_SIGNS = ("summary.json", "requests.parquet", "scenario.yaml.part", COMPARISON, VALIDATION)
 PAGE_SUFFIXES = (".html", ".htm")
 REFRESH_S = 0.1
 PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
@@ -107,15 +108,20 @@ def check_output(directory: Path | None) -> None:
         )
 
 
-def check_file(option: str, path: Path | None, output: Path | None = None) -> None:
+def check_file(
+    option: str,
+    path: Path | None,
+    output: Path | None = None,
+    suffixes: tuple[str, ...] = PAGE_SUFFIXES,
+) -> None:
     """Refuse, before any work, a file that could not be written; ``output`` will exist by then."""
     if path is None:
         return
     label, folder = f"{option} {path}", path.absolute().parent
     if path.is_dir() or path == output:
         raise UserError(f"{label}: is a folder; name a file in it")
-    if path.suffix not in PAGE_SUFFIXES:
-        raise UserError(f"{label}: must end with .html; nothing else is ever replaced")
+    if path.suffix not in suffixes:
+        raise UserError(f"{label}: must end with {suffixes[0]}; nothing else is ever replaced")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise UserError(f"{label}: is not an ordinary file")
     if output is not None and folder == output.absolute():

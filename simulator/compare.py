@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.alternatives import Alternative
 from simulator.charts import latency_quantiles_ms
 from simulator.comparison import Comparison, Curve, Outcome
 from simulator.errors import UserError
+from simulator.measured.read import read_measurements
 from simulator.measures import measured
 from simulator.metrics import Summary
 from simulator.results import Results, read_results
@@ -117,41 +120,71 @@ def curves_of(tables: RunTables) -> dict[str, Curve]:
     }
 
 
-def compare_folders(folders: Sequence[Path]) -> Comparison:
-    """The results in several folders, as ``--output`` wrote them."""
-    found = [read_results(folder) for folder in folders]
-    names = [str(folder) for folder in folders]
-    outcomes = tuple(
-        Outcome(name, summaries=(results.summary,), curves=_kept_curves(results))
-        for name, results in zip(names, found, strict=True)
-    )
-    titles = list(dict.fromkeys(str(results.summary.get("scenario", "")) for results in found))
-    notes = [
-        note
-        for name, results in zip(names, found, strict=True)
-        if (note := _other_requests(name, names[0], results, found[0]))
-    ]
+def compare_results(paths: Sequence[Path]) -> Comparison:
+    """Kept results: folders, as ``--output`` wrote them, and files of load tools, with a run or several."""
+    found = [kept for path in paths for kept in _kept(path)]
+    outcomes = tuple(kept.outcome for kept in found)
+    titles = list(dict.fromkeys(str(kept.outcome.summaries[0].get("scenario", "")) for kept in found))
+    notes = [note for kept in found if (note := _other_requests(kept, found[0]))]
     return Comparison(" / ".join(titles), outcomes, 1, None, tuple(notes))
+
+
+class _Kept(NamedTuple):
+    """One run that was kept, and its requests where they were kept too."""
+
+    outcome: Outcome
+    requests: Mapping[str, NDArray[np.int64]] | None
+
+
+def _kept(path: Path) -> list[_Kept]:
+    if not path.is_dir():
+        return _measured(path)
+    results = read_results(path)
+    outcome = Outcome(str(path), summaries=(results.summary,), curves=_kept_curves(results))
+    return [_Kept(outcome, results.requests)]
+
+
+def _measured(path: Path) -> list[_Kept]:
+    """Every run of a load tool's file."""
+    runs = read_measurements(path)
+    kept = []
+    for number, run in enumerate(runs, start=1):
+        name = str(path) if len(runs) == 1 else f"{path} #{number}"
+        summary = run.summary()
+        curves = curves_of(run.tables) if run.tables is not None else _stated_curves(summary, CURVES)
+        outcome = Outcome(name, summaries=(summary,), curves=curves, notes=run.notes)
+        kept.append(_Kept(outcome, run.tables.requests if run.tables is not None and run.timed else None))
+    return kept
 
 
 def _kept_curves(results: Results) -> dict[str, Curve]:
     """Curves of kept results; they hold no single gaps between tokens, only their percentiles."""
     nothing = np.empty(0, np.int64)
     tables = RunTables(results.requests, results.reasons, results.iterations, nothing, nothing, 0)
-    curves = curves_of(tables)
-    gaps = [measured(results.summary, f"itl_ms.{name}") for name in STATISTIC_SHARES]
-    known = [value for value in gaps if value is not None]
-    if len(known) == len(gaps) and known[-1]:
-        curves["itl_ms"] = Curve(tuple(STATISTIC_SHARES.values()), known)
+    curves = curves_of(tables) | _stated_curves(results.summary, ("itl_ms",))
     return {name: curves[name] for name in CURVES if name in curves}
 
 
-def _other_requests(name: str, first: str, results: Results, others: Results) -> str:
+def _stated_curves(summary: Summary, names: Sequence[str]) -> dict[str, Curve]:
+    """Latency distributions as far as a summary tells them: a few percentiles."""
+    curves = {}
+    for name in names:
+        told = [(share, measured(summary, f"{name}.{key}")) for key, share in STATISTIC_SHARES.items()]
+        known = [(share, value) for share, value in told if value is not None]
+        if len(known) > 1 and known[-1][1]:
+            curves[name] = Curve([share for share, _ in known], [value for _, value in known])
+    return curves
+
+
+def _other_requests(kept: _Kept, first: _Kept) -> str:
     """A note where two runs were not offered the same requests, so that chance plays a part."""
+    name, other = kept.outcome.name, first.outcome.name
+    if kept.requests is None or first.requests is None:
+        return "" if kept is first else f"whether {name} was offered the requests of {other} is not known"
     same = {
-        column: np.array_equal(results.requests[column], others.requests[column])
+        column: np.array_equal(kept.requests[column], first.requests[column])
         for column in ("prompt_tokens", "output_limit", "arrival_ns")
     }
     if not (same["prompt_tokens"] and same["output_limit"]):
-        return f"{name} was offered other requests than {first}, so differences include those between them"
-    return "" if same["arrival_ns"] else f"{name} was offered the requests of {first} at other times"
+        return f"{name} was offered other requests than {other}, so differences include those between them"
+    return "" if same["arrival_ns"] else f"{name} was offered the requests of {other} at other times"

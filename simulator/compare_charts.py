@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simulator.charts import COLOURS, Chart
+from simulator.charts import COLOURS, Chart, log_axis
 from simulator.comparison import Comparison, Curve, Outcome, figures
 from simulator.summary_words import LATENCIES, MEANINGS, milliseconds, three_digits
 
@@ -66,7 +66,7 @@ def _distribution(latency: str, lines: Sequence[tuple[str, Curve, Mapping[str, s
             hovertemplate=f"{escape(name)}: %{{y:.1f}} % within %{{x:.4g}} {unit}<extra></extra>",
         )
     if highest > 20 * max(lowest, highest / 1e6):
-        figure.update_xaxes(type="log", dtick="D2" if highest < 2000 * lowest else 1)
+        figure.update_xaxes(log_axis(lowest, highest))
     return Chart(
         name=latency.removesuffix("_ms"),
         title=word,
@@ -105,7 +105,8 @@ def _frontier(comparison: Comparison, name: str, title: str, keys: Mapping[str, 
     *_, last = points.values()
     if not last:
         return None
-    longest = max(point.latency_ms for found in points.values() for point in found)
+    seen = [point.latency_ms for found in points.values() for point in found]
+    longest = max(seen)
     unit, divisor = ("s", 1e3) if longest > 10_000 else ("ms", 1.0)
     per_token = " per output token" if len(keys) == 1 else ""
     figure = _figure("output tokens per second", f"E2E{per_token} in {unit}")
@@ -120,7 +121,7 @@ def _frontier(comparison: Comparison, name: str, title: str, keys: Mapping[str, 
         line={"color": "#7f8a99", "dash": "dot", "width": 1.5, "shape": "vh"},
         hoverinfo="skip",
     )
-    figure.update_yaxes(type="log")
+    figure.update_yaxes(log_axis(min(seen), longest))
     return Chart(
         name=name,
         title=title,

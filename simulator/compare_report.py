@@ -9,7 +9,7 @@ from pathlib import Path
 from simulator.compare_charts import distribution_charts, frontier_charts
 from simulator.compare_words import MARK, Words, failures, headline, notes, speed, table_rows, warnings
 from simulator.comparison import Comparison
-from simulator.page import card, grid, noted, page_of, section, table_of, write_page
+from simulator.page import card, grid, listing, noted, page_of, section, table_of, write_page
 
 
 def write_compare_report(path: Path, comparison: Comparison, scenarios: Sequence[tuple[str, str]]) -> None:
@@ -42,4 +42,4 @@ def _cell(word: Words) -> str:
 
 
 def _scenario(name: str, text: str) -> str:
-    return f"<details><summary>{escape(name)}</summary>{card(f'<pre>{escape(text)}</pre>')}</details>"
+    return f"<details><summary>{escape(name)}</summary>{listing(name, text)}</details>"

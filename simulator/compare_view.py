@@ -14,7 +14,7 @@ from simulator.compare_words import MARK, Words, failures, headline, notes, spee
 from simulator.comparison import Comparison
 
 GAP = 2
-WIDEST_NAME = 20
+WIDEST_NAME = 24
 Row = tuple[str, Sequence[Words]]
 
 
@@ -54,7 +54,7 @@ class _SideBySide:
         words = [cells[place] for _, cells in self.rows]
         figures = max(len(word.figure) for word in words)
         differences = max(len(word.difference) for word in words)
-        return [Text(self.names[place]), *(_cell(word, figures, differences) for word in words)]
+        return [_name(self.names[place]), *(_cell(word, figures, differences) for word in words)]
 
     def _table(self, columns: Sequence[Sequence[Text]]) -> Table:
         table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, GAP, 0, 0))
@@ -64,6 +64,11 @@ class _SideBySide:
         for number, (label, _) in enumerate(self.rows, start=1):
             table.add_row(Text(label), *(column[number] for column in columns))
         return table
+
+
+def _name(name: str) -> Text:
+    """A name over a column, too long for it: its values on lines of their own, rather than words in two."""
+    return Text(name if len(name) <= WIDEST_NAME else name.replace("=", "=\n"))
 
 
 def _cell(word: Words, figures: int, differences: int) -> Text:
@@ -76,7 +81,8 @@ def _cell(word: Words, figures: int, differences: int) -> Text:
 
 def _width(column: Sequence[Text]) -> int:
     name, *cells = column
-    return max(min(len(name), WIDEST_NAME), *(len(cell) for cell in cells))
+    longest = max(map(len, name.plain.splitlines()), default=0)
+    return max(min(longest, WIDEST_NAME), *(len(cell) for cell in cells))
 
 
 def _blocks(widths: Sequence[int], room: int) -> Iterator[slice]:

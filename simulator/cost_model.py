@@ -74,11 +74,24 @@ class PiecewiseLinear:
 class ProfileCostModel:
     """The clock of one replica, driven by a `Profile`; bounds hold what lies beyond its knots."""
 
-    __slots__ = ("_decode", "_head", "_host_ns", "_lines", "_pairs_per", "_prefill", "_tokens", "profile")
+    __slots__ = (
+        "_decode",
+        "_head",
+        "_host_ns",
+        "_lines",
+        "_mixed",
+        "_mixed_pieces",
+        "_pairs_per",
+        "_prefill",
+        "_prompt_host_ns",
+        "_tokens",
+        "profile",
+    )
 
     def __init__(self, profile: Profile, roofline: Roofline) -> None:
         self.profile = profile
         self._host_ns = profile.host_ns
+        self._prompt_host_ns = profile.host_ns + profile.host_prompt_ns
         self._tokens = _sum(
             [
                 _extended(curve, partial(roofline.tokens_ns, operator))
@@ -97,7 +110,10 @@ class ProfileCostModel:
             attention.windowed_share,
         )
         self._decode = DecodeTable(profile.decode_attention, roofline)
-        self._lines: dict[int, tuple[list[int], list[DecodeLine], list[float]]] = {}
+        mixed = profile.mixed_decode_attention
+        self._mixed = self._decode if mixed is None else DecodeTable(mixed, roofline)
+        self._lines: dict[int, tuple[list[int], list[DecodeLine]]] = {}
+        self._mixed_pieces: dict[int, tuple[list[int], list[tuple[float, float, int]]]] = {}
 
     def iteration_ns(self, shape: IterationShape) -> int:
         """Duration in ns, at least 1."""
@@ -113,27 +129,39 @@ class ProfileCostModel:
             self._tokens(tokens + decodes)
             + self._head(prefills + decodes)
             + self._prefill(effective)
-            + self._host_ns
+            + self._prompt_host_ns
         )
         if decodes:
-            bounds, lines, bases = self._lines.get(decodes) or self._new_lines(decodes)
-            index = bisect_left(bounds, context)
-            ns += bases[index] + lines[index][1] * context
+            bounds, pieces = self._mixed_pieces.get(decodes) or self._new_pieces(decodes)
+            base, slope, _ = pieces[bisect_left(bounds, context)]
+            ns += base + slope * context
         return int(ns) or 1
+
+    def split_ns(self, shape: IterationShape) -> tuple[float, float, float]:
+        """An iteration's time in the layers, in the head that follows them, and on the host."""
+        head_ns = self._head(shape.prefills + shape.decodes)
+        host_ns = self._prompt_host_ns if shape.prefills else self._host_ns
+        return self.iteration_ns(shape) - head_ns - host_ns, head_ns, host_ns
 
     def decode_line(self, decodes: int, context_tokens: int) -> DecodeLine:
         """The straight piece on which a pure decode iteration of ``decodes`` rows lies now."""
-        bounds, lines, _ = self._lines.get(decodes) or self._new_lines(decodes)
+        bounds, lines = self._lines.get(decodes) or self._new_lines(decodes)
         return lines[bisect_left(bounds, context_tokens)]
 
-    def _new_lines(self, decodes: int) -> tuple[list[int], list[DecodeLine], list[float]]:
+    def _new_lines(self, decodes: int) -> tuple[list[int], list[DecodeLine]]:
         rest = self._host_ns
         if decodes:
             rest += self._tokens(decodes) + self._head(decodes)
         pieces = self._decode.pieces(decodes)
         bounds = [until for _, _, until in pieces]
         lines = [DecodeLine(rest + base, slope, until) for base, slope, until in pieces]
-        found = self._lines[decodes] = bounds, lines, [base for base, _, _ in pieces]
+        found = self._lines[decodes] = bounds, lines
+        return found
+
+    def _new_pieces(self, decodes: int) -> tuple[list[int], list[tuple[float, float, int]]]:
+        """Attention alone of decoding rows that share an iteration with prompt chunks."""
+        pieces = self._mixed.pieces(decodes)
+        found = self._mixed_pieces[decodes] = [until for _, _, until in pieces], pieces
         return found
 
     def extrapolated(self, columns: Columns) -> NDArray[np.bool_]:
@@ -153,8 +181,9 @@ class ProfileCostModel:
             | (prefills + decodes > profile.head.knots[-1])
             | (effective > attention.curve.knots[-1])
             | (pairs > attention.keys_per_token * tokens)
-            | (decodes > profile.decode_attention.rows[-1])
-            | (context > np.interp(decodes, profile.decode_attention.rows, self._decode.ends))
+            | np.where(
+                prefills > 0, self._mixed.beyond(decodes, context), self._decode.beyond(decodes, context)
+            )
         )
         return outside
 
@@ -208,6 +237,15 @@ class DecodeTable:
                 if total > end:
                     here[index] = max(here[index], below[index], here[index - 1])
 
+    def beyond(self, decodes: NDArray[np.float64], context: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Where there are more rows, or they read more keys, than were measured."""
+        import numpy as np
+
+        outside: NDArray[np.bool_] = (decodes > self._rows[-1]) | (
+            context > np.interp(decodes, self._rows, self.ends)
+        )
+        return outside
+
     def pieces(self, decodes: int) -> list[tuple[float, float, int]]:
         """Straight pieces ``(base_ns, slope_ns, until_context)`` that together cover every context."""
         if not decodes:
@@ -241,9 +279,19 @@ class DecodeTable:
 
 
 def load_cost_model(
-    profile: str, model: Model, hardware: Hardware, dtype: str, tensor_parallel: int, folder: Path
-) -> tuple[CostModel, ProfileInfo]:
-    """The clock for a scenario. ``profile``: auto, roofline, a shipped name or a path from ``folder``."""
+    profile: str,
+    model: Model,
+    hardware: Hardware,
+    dtype: str,
+    tensor_parallel: int,
+    folder: Path,
+    *,
+    padded: bool = False,
+) -> tuple[ProfileCostModel, ProfileInfo]:
+    """The clock for a scenario. ``profile``: auto, roofline, a shipped name or a path from ``folder``.
+
+    ``padded``: of an engine that pads its prompts to one length.
+    """
     roofline = Roofline(model, hardware, dtype, tensor_parallel)
     if profile == "roofline":
         chosen = roofline_profile(roofline)
@@ -255,7 +303,16 @@ def load_cost_model(
     notes = chosen.notes
     if chosen.dtype != dtype:
         notes = (*notes, f"measured in {chosen.dtype}, used for {dtype}, which moves as many bytes")
-    return ProfileCostModel(chosen, roofline), ProfileInfo(chosen.name, chosen.kind, notes)
+    if padded:
+        chosen = chosen.for_padded_batches()
+    return ProfileCostModel(chosen, roofline), ProfileInfo(
+        chosen.name,
+        chosen.kind,
+        notes,
+        chosen.reference_ns,
+        server_overhead_ns=chosen.server_overhead_ns,
+        step_error=chosen.step_error,
+    )
 
 
 def _best_shipped(model: Model, hardware: Hardware, dtype: str, tensor_parallel: int) -> Profile | None:

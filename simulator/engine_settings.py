@@ -68,9 +68,18 @@ class OrcaSettings(EngineMemory):
 class VllmV1Settings(EngineMemory):
     """vLLM's V1 scheduler: one token budget per iteration, paged KV, preemption by recomputation."""
 
+    # What `vllm serve` takes by itself: vllm/engine/arg_utils.py, get_batch_defaults.
     policy: Literal["vllm-v1"] = Field("vllm-v1", description="vLLM's V1 scheduler")
-    max_num_seqs: Count = Field(256, description="most requests running at once")
-    max_num_batched_tokens: Count = Field(2048, description="token budget of one iteration")
+    max_num_seqs: Count = Field(
+        256,
+        description="most requests running at once; vllm serve takes 1024 on GPUs of 70 GiB and more other "
+        "than the A100, else 256",
+    )
+    max_num_batched_tokens: Count = Field(
+        2048,
+        description="most tokens in one iteration, of prompts and decodes together; vllm serve takes 8192 "
+        "on GPUs of 70 GiB and more other than the A100, else 2048",
+    )
     chunked_prefill: Switch = Field(True, description="whether a prompt may be split over iterations")
     long_prefill_token_threshold: Whole = Field(
         0, description="most tokens of one prompt in one iteration; 0: only the budget bounds them"

@@ -5,6 +5,7 @@ UserError                 the message is the whole story: where, what is wrong, 
 ├── TraceError            azure.csv:17: GeneratedTokens must be a whole number >= 1, not 'x'
 ├── ModelError            config.json: 'mamba' layers hold no KV cache; ServeTwin knows attention decoders
 ├── ProfileError          profile h100.json: 'dense' has 3 knots but 4 times
+├── Interrupted           what is done is kept in sweeps; go on with it by --resume; exit code 130 or 143
 └── RequestRefused        what an engine does not take in; the request counts as rejected
     ├── RequestTooLarge   request needs 530 KV blocks, the cache has 512
     └── QueueFull         the queue holds max_queue_size (64) requests
@@ -34,6 +35,10 @@ class ModelError(UserError):
 
 class ProfileError(UserError):
     """A cost profile is damaged or does not belong to this model, hardware or dtype."""
+
+
+class Interrupted(UserError):
+    """A command was stopped from outside; the message says what is kept and how to go on."""
 
 
 class RequestRefused(UserError):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.errors import ModelError
+from simulator.mig import SEPARATOR, cut
 from simulator.models import catalog, did_you_mean, dtype_name
 
 
@@ -28,6 +29,7 @@ class Hardware:
     pcie_bytes_per_s: float
     sources: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    instances_per_gpu: int = 1  # more where this is a slice of a GPU
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """The dense peak for a dtype, where the hardware computes in it."""
@@ -45,7 +47,10 @@ def hardware_names() -> tuple[str, ...]:
 
 
 def load_hardware(name: str) -> Hardware:
-    """A built-in description."""
+    """A built-in description, or that of a MIG slice: ``h100-sxm/1g.10gb``."""
+    gpu, _, part = name.partition(SEPARATOR)
+    if part:
+        return cut(load_hardware(gpu), part)
     entries = catalog("hardware")
     if name not in entries:
         raise ModelError(f"hardware: {name!r} is not known{did_you_mean(name, list(entries), 'hardware')}")

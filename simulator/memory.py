@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import ModelError, ScenarioError
 from simulator.hardware import Hardware, load_hardware
+from simulator.mig import is_slice
 from simulator.models import Model, dtype_name, load_model
 
 if TYPE_CHECKING:
@@ -86,12 +87,18 @@ def plan_memory(
     max_num_batched_tokens: int = 2048,
     max_num_seqs: int = 256,
     block_size: int = 16,
+    pipeline_parallel: int = 1,
 ) -> MemoryPlan:
     """Share out a GPU's memory as an engine does at start-up; where nothing is left, say what would fit.
 
+    Of a pipeline the plan is that of the stage with room for the fewest blocks, which all stages then have.
     ``kv_dtype`` is ``dtype`` unless given. A batch of one token per sequence can exceed a small token
     budget, so activations are reserved for the larger of the two.
     """
+    if tensor_parallel != 1 and is_slice(hardware.name):
+        raise ScenarioError(
+            f"parallel.tensor must be 1 on {hardware.name}: a process sees one MIG slice only"
+        )
     _check_settings(gpu_memory_utilization, max_num_batched_tokens, max_num_seqs, block_size)
     plan = MemoryPlan(
         model=model.name,
@@ -111,10 +118,38 @@ def plan_memory(
         block_size=block_size,
         kv_blocks=0,
     )
+    stages = _stages(plan, model, pipeline_parallel)
+    plan = min(stages, key=lambda stage: stage.spare_bytes / stage.block_bytes)
     blocks = plan.spare_bytes // plan.block_bytes
     if blocks < 1:
-        raise ScenarioError(_no_room(plan, model, hardware))
+        raise ScenarioError(_no_room(plan, model, hardware, pipeline_parallel))
     return replace(plan, kv_blocks=blocks)
+
+
+def _stages(plan: MemoryPlan, model: Model, stages: int) -> list[MemoryPlan]:
+    """The plan of a GPU in each stage of a pipeline."""
+    if stages == 1:
+        return [plan]
+    layers = layers_per_stage(model.layers, stages)
+    weights = model.stage_weights_bytes(plan.dtype, plan.tensor_parallel, layers)
+    layer_bytes = plan.kv_bytes_per_token // model.layers
+    return [
+        replace(plan, weights_bytes=held, kv_bytes_per_token=layer_bytes * count)
+        for held, count in zip(weights, layers, strict=True)
+    ]
+
+
+def layers_per_stage(layers: int, stages: int) -> list[int]:
+    """As vLLM shares layers out: what is left over goes to the stages before the last, from behind.
+
+    Source: ``get_pp_indices`` of vllm/distributed/utils.py; the last stage has the head to compute as well.
+    """
+    if stages > layers:
+        raise ScenarioError(f"parallel.pipeline must be at most the model's {layers} layers, not {stages}")
+    shares = [layers // stages] * stages
+    for extra in range(layers % stages):
+        shares[-2 - extra] += 1
+    return shares
 
 
 def _check_settings(utilization: float, batched_tokens: int, seqs: int, block_size: int) -> None:
@@ -135,19 +170,25 @@ def activation_bytes(model: Model, tokens: int, tensor_parallel: int) -> int:
     return max(LEAST_ACTIVATION_BYTES, int(2 * tokens * model.hidden * coefficient))
 
 
-def _no_room(plan: MemoryPlan, model: Model, hardware: Hardware) -> str:
+def _no_room(plan: MemoryPlan, model: Model, hardware: Hardware, stages: int) -> str:
     reserves = plan.activation_bytes + plan.runtime_bytes
     share = f"{plan.gpu_memory_utilization:g} of {plan.capacity_bytes / GIB:.1f} GiB"
+    pipeline = f" and parallel.pipeline {stages}" if stages > 1 else ""
     return (
-        f"{plan.model} does not fit on {plan.hardware} with parallel.tensor {plan.tensor_parallel}: "
+        f"{plan.model} does not fit on {plan.hardware} "
+        f"with parallel.tensor {plan.tensor_parallel}{pipeline}: "
         f"{plan.weights_bytes / GIB:.1f} GiB of weights and {reserves / GIB:.1f} GiB of reserves leave "
         f"no KV block in {plan.usable_bytes / GIB:.1f} GiB ({share}); "
-        f"{_way_out(plan, model, hardware)}"
+        f"{_way_out(plan, model, hardware, stages)}"
     )
 
 
-def _way_out(plan: MemoryPlan, model: Model, hardware: Hardware) -> str:
+def _way_out(plan: MemoryPlan, model: Model, hardware: Hardware, stages: int) -> str:
     """The smallest larger degree of tensor parallelism at which more than the reserves and weights fits."""
+    if stages > 1:
+        return "take more stages, a GPU with more memory, a smaller model or a smaller dtype"
+    if is_slice(hardware.name):
+        return f"take a larger slice than {hardware.name}, a smaller model or a smaller dtype"
     for degree in model.tensor_parallel_degrees():
         needed = model.weights_bytes(plan.dtype, degree) + plan.activation_bytes + plan.runtime_bytes
         if degree > plan.tensor_parallel and needed + plan.block_bytes <= plan.usable_bytes:

@@ -279,14 +279,31 @@ def kv_summary(tables: RunTables, replicas: int | None = None) -> dict[str, floa
     """
     iterations, blocks = tables.iterations, tables.kv_blocks
     used, busy_ns = iterations["kv_blocks_used"], iterations["end_ns"] - iterations["start_ns"]
-    caches = replicas or replicas_seen(tables)
+    capacity = tables.total_kv_blocks(replicas or replicas_seen(tables))
     span_ns = run_end_ns(tables) - first_arrival_ns(tables)
-    peak = int(used.max()) if used.size else 0
     return {
         "blocks": blocks,
-        "mean_utilisation": _ratio(float(_dot(used.astype(float64), busy_ns)), blocks * caches * span_ns),
-        "peak_utilisation": _ratio(peak, blocks),
+        "mean_utilisation": _ratio(float(_dot(used.astype(float64), busy_ns)), capacity * span_ns),
+        "peak_utilisation": _peak_share(tables),
     }
+
+
+def _peak_share(tables: RunTables) -> float | None:
+    used = tables.iterations["kv_blocks_used"]
+    if not used.size or not tables.replica_blocks:
+        return _ratio(int(used.max()) if used.size else 0, tables.kv_blocks)
+    blocks = np.array(tables.replica_blocks, int64)[tables.iterations["replica"]]
+    return float((used / np.maximum(blocks, 1)).max())
+
+
+def sharing_summary(tables: RunTables) -> dict[str, dict[str, float | None]]:
+    """What the sequences of requests share, where there is anything.
+
+    ``saved``: KV blocks saved by sharing over those that would be held without, both averaged over
+    iterations, as in the vLLM paper's figure 15 (arXiv:2309.06180). ``copies``: blocks copied on write.
+    """
+    held, saved, copies = tables.sharing
+    return {"sharing": {"saved": _ratio(saved, held + saved), "copies": copies}} if saved else {}
 
 
 def replicas_seen(tables: RunTables) -> int:
@@ -371,6 +388,7 @@ def summarise(
         "padding_waste": padding_summary(tables.iterations),
         "kv": kv_summary(tables, replicas),
         "tokens": token_counts(tables.requests),
+        **sharing_summary(tables),
         "simulation": {"wall_s": wall_s, "requests_per_wall_s": _ratio(len(metrics.ttft_ns), wall_s)},
     }
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ def dtype_name(dtype: str) -> str:
     if name not in DTYPE_BYTES:
         raise ModelError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, not {dtype!r}")
     return name
+
+
+OUTSIDE_LAYERS = frozenset({"embedding", "positions", "head"})  # parts that no layer holds
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -196,6 +200,26 @@ class Model:
             return per_gpu * bytes_each
         whole = self.stored.float_parameters * bytes_each + self.stored.other_bytes
         return -(-whole * per_gpu // self.parameters())
+
+    def stage_weights_bytes(self, dtype: str, tensor_parallel: int, stages: Sequence[int]) -> list[int]:
+        """Bytes of weights on each GPU of each pipeline stage, of so many layers each.
+
+        The embedding is on the first stage, the head on the last: a copy of it where they are tied.
+        """
+        self.check_tensor_parallel(tensor_parallel)
+        bytes_each, parts = dtype_bytes(dtype), self.parts()
+        sizes = {part.name: part.per_gpu(tensor_parallel) for part in parts}
+        ends = {name: size for name, size in sizes.items() if name in OUTSIDE_LAYERS}
+        within = sum(sizes.values()) - sum(ends.values())
+        shares = [within * layers / self.layers for layers in stages]
+        shares[0] += ends["embedding"] + ends.get("positions", 0)
+        if len(stages) > 1 and self.tied_embeddings:
+            shares[-1] += ends["embedding"]
+        shares[-1] += ends.get("head", 0)
+        if self.stored is not None:
+            whole = self.stored.float_parameters * bytes_each + self.stored.other_bytes
+            return [ceil(whole * share / self.parameters()) for share in shares]
+        return [ceil(share * bytes_each) for share in shares]
 
     def kv_bytes_per_token(self, dtype: str, tensor_parallel: int = 1) -> int:
         """Bytes a token adds to each GPU's cache, all layers together (sliding ones not yet full)."""

@@ -6,40 +6,53 @@ passes through ``html.escape`` or JSON on its way into it.
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from string import Template
 
 from simulator.charts import Chart
 from simulator.errors import UserError
+from simulator.whole_files import write_whole
 
 Row = Sequence[str]
 
 
 def write_page(path: Path, text: str) -> None:
     """Write a page, aside first and then renamed."""
-    temporary = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise UserError(f"{path}: the report cannot be written: {error.strerror}") from error
 
 
 def page_of(title: str, headline: str, warnings: Iterable[str], body: Iterable[str]) -> str:
     """The whole page as text: the answer first, then the warnings and the sections of the body."""
-    from plotly.offline import get_plotlyjs
-
     return Template(files("simulator").joinpath("report.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),
         headline=escape(headline),
-        warning="\n".join(f'<p class="warning">{escape(line)}</p>' for line in warnings),
+        warning=_warning(warnings),
         body="\n".join(body),
-        plotly=get_plotlyjs(),
+        plotly=_packed_plotly(),
     )
+
+
+def _warning(lines: Iterable[str]) -> str:
+    told = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f'<div class="warning">{told}</div>' if told else ""
+
+
+def _packed_plotly() -> str:
+    """The drawing library, compressed to two fifths; every browser since 2023 unpacks it by itself."""
+    from plotly.offline import get_plotlyjs
+
+    return b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode("ascii")
 
 
 def section(title: str, *parts: str) -> str:
@@ -64,10 +77,17 @@ def noted(notes: Sequence[str]) -> list[str]:
 
 
 def definitions(rows: Iterable[Row]) -> str:
-    """Terms and what is told about each."""
-    return (
-        "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(told)}</dd>" for term, told in rows) + "</dl>"
+    """Terms and what is told about each; rows that follow each other with the same term share it."""
+    items = (
+        f"<dt>{escape(term)}</dt>" + "".join(f"<dd>{escape(told)}</dd>" for _, told in about)
+        for term, about in groupby(rows, itemgetter(0))
     )
+    return f"<dl>{''.join(items)}</dl>"
+
+
+def listing(label: str, text: str) -> str:
+    """Text as it stands, in a frame of its own that scrolls sideways."""
+    return card(f'<pre role="group" aria-label="{escape(label)}" tabindex="0">{escape(text)}</pre>')
 
 
 def grid(charts: Iterable[Chart], kind: str = "grid") -> str:
@@ -82,21 +102,23 @@ def _figure(chart: Chart) -> str:
     figures = table_of(chart.title, chart.columns, chart.rows)
     return f"""<figure aria-labelledby="{name}-title">
 <figcaption><h3 id="{name}-title">{title}</h3><p>{told}</p></figcaption>
-<div class="chart" role="img" aria-label="{title}: {told}" data-figure="{name}"></div>
+<div class="chart" role="img" aria-label="{title}: {told}" data-figure="{name}" data-title="{title}"></div>
 <script type="application/json" id="{name}">{data}</script>
 <details><summary>Figures of this chart</summary>{figures}</details>
 </figure>"""
 
 
 def table_of(caption: str, columns: Row, rows: Iterable[Row]) -> str:
-    """A table that scrolls sideways; the first cell of each row names it."""
+    """A table that scrolls sideways, by keys too; the first cell of each row names it."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     lines = "".join(f"<tr>{_cells(row)}</tr>" for row in rows)
-    told = f"<caption>{escape(caption)}</caption>" if caption else ""
+    told = f"<caption><span>{escape(caption)}</span></caption>"
     table = f"{told}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody>"
-    return f'<div class="scroll"><table class="wide">{table}</table></div>'
+    name = f'role="group" aria-label="{escape(caption)}" tabindex="0"'
+    return f'<div class="scroll" {name}><table class="wide">{table}</table></div>'
 
 
 def _cells(row: Row) -> str:
     first, *others = row
-    return f'<th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in others)
+    name = f'<th scope="row"><span>{escape(first)}</span></th>'
+    return name + "".join(f"<td>{escape(cell)}</td>" for cell in others)

@@ -60,6 +60,13 @@ POLICIES = {
 }
 
 
+def pads_prompts(engine: Engine) -> bool:
+    """Whether a policy runs batches whose prompts are padded to one length."""
+    if isinstance(engine, FasterTransformerSettings):
+        return engine.prompt_rule == "pad-to-max"
+    return isinstance(engine, StaticSettings | BucketedSettings | DynamicSettings)
+
+
 def make_scheduler(
     engine: Engine,
     kv_blocks: int,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import pairwise
@@ -14,6 +15,7 @@ from typing import Any, Literal, NoReturn
 from simulator.errors import ProfileError
 
 FORMAT = "servetwin-profile/1"
+CHECKSUM = "checksum"
 Kind = Literal["measured", "imported", "roofline"]
 LARGEST = 1e18
 """Above every time (30 years in ns) and every count that means anything."""
@@ -76,6 +78,22 @@ class Profile:
     host_ns: float  # per iteration
     host_row_ns: float = 0.0  # and per sequence in it
     notes: tuple[str, ...] = ()
+    reference_ns: tuple[float, ...] = ()  # of backend.reference, timed when the rest was measured
+    mixed_decode_attention: DecodeAttention | None = None  # of rows beside prompt chunks; None: no dearer
+    server_overhead_ns: int = 0  # per request, outside the engine: HTTP, tokenisation, queue hand-off
+    host_prompt_ns: float = 0.0  # per iteration with prompts
+    padded_prefill_attention: PrefillAttention | None = None  # of left-padded batches; None: no different
+    padded_decode_attention: DecodeAttention | None = None
+    step_error: float | None = None  # median relative error of times held out from the fit
+
+    def for_padded_batches(self) -> Profile:
+        """The profile of an engine that pads its prompts, where attention takes another way."""
+        prefill, decode = self.padded_prefill_attention, self.padded_decode_attention
+        if prefill is None or decode is None:
+            return self
+        return replace(
+            self, prefill_attention=prefill, decode_attention=decode, mixed_decode_attention=None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +103,9 @@ class ProfileInfo:
     name: str
     kind: Kind
     notes: tuple[str, ...] = ()
+    reference_ns: tuple[float, ...] = ()  # as in `Profile`
+    server_overhead_ns: int = 0  # as in `Profile`
+    step_error: float | None = None  # as in `Profile`
 
 
 def read_profile(path: Path) -> Profile:
@@ -108,9 +129,24 @@ def parse_profile(text: str, name: str, where: str) -> Profile:
         fields = json.loads(text, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise ProfileError(f"profile {where}:{error.lineno}: not valid JSON: {error.msg}") from None
+    except (ValueError, RecursionError):
+        raise ProfileError(
+            f"profile {where}: not usable JSON: a number too long or brackets too deep"
+        ) from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise ProfileError(f'profile {where}: not a ServeTwin profile; "format" must be "{FORMAT}"')
+    if fields.get(CHECKSUM, checksum(fields)) != checksum(fields):
+        raise ProfileError(
+            f"profile {where}: was changed after it was fitted, as its checksum tells; fit it again, "
+            f'or take "{CHECKSUM}" out to use it as it is'
+        )
     return _Reader(where).profile(fields, name)
+
+
+def checksum(fields: Mapping[str, Any]) -> str:
+    """What a profile's content comes to, its own ``checksum`` left out."""
+    rest = {name: value for name, value in fields.items() if name != CHECKSUM}
+    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def shipped_profiles() -> Iterator[Profile]:
@@ -180,6 +216,13 @@ class _Reader:
             host_ns=self.number(host.get("iteration_ns"), "host.iteration_ns"),
             host_row_ns=self.number(host.get("row_ns", 0), "host.row_ns"),
             notes=self.notes(fields),
+            reference_ns=self.reference_ns(fields),
+            mixed_decode_attention=self.other_decode_attention(operators, "mixed_decode_attention"),
+            server_overhead_ns=self.server_overhead(fields),
+            host_prompt_ns=self.number(host.get("prompt_ns", 0), "host.prompt_ns"),
+            padded_prefill_attention=self.padded_prefill_attention(operators),
+            padded_decode_attention=self.other_decode_attention(operators, "padded_decode_attention"),
+            step_error=self.step_error(fields, host),
         )
 
     def by_tokens(self, operators: Mapping[str, Any], tensor_parallel: int) -> dict[str, Curve]:
@@ -192,8 +235,19 @@ class _Reader:
             if name in operators
         }
 
-    def prefill_attention(self, fields: Mapping[str, Any]) -> PrefillAttention:
-        field = "operators.prefill_attention"
+    def server_overhead(self, fields: Mapping[str, Any]) -> int:
+        if "server" not in fields:
+            return 0
+        return round(self.number(self.part(fields, "server").get("overhead_ns"), "server.overhead_ns"))
+
+    def padded_prefill_attention(self, operators: Mapping[str, Any]) -> PrefillAttention | None:
+        key = "padded_prefill_attention"
+        return self.prefill_attention(self.part(operators, key), key) if key in operators else None
+
+    def prefill_attention(
+        self, fields: Mapping[str, Any], operator: str = "prefill_attention"
+    ) -> PrefillAttention:
+        field = f"operators.{operator}"
         names = ("pairs_per_token", "pairs_per_chunk", "keys_per_token")
         per_token, per_chunk, keys = (self.number(fields.get(name), f"{field}.{name}") for name in names)
         window, share = (
@@ -205,8 +259,13 @@ class _Reader:
         curve = self.curve(fields, field, "effective_pairs")
         return PrefillAttention(per_token, per_chunk, curve, keys, int(window), share)
 
-    def decode_attention(self, fields: Mapping[str, Any]) -> DecodeAttention:
-        field = "operators.decode_attention"
+    def other_decode_attention(self, operators: Mapping[str, Any], key: str) -> DecodeAttention | None:
+        return self.decode_attention(self.part(operators, key), key) if key in operators else None
+
+    def decode_attention(
+        self, fields: Mapping[str, Any], operator: str = "decode_attention"
+    ) -> DecodeAttention:
+        field = f"operators.{operator}"
         rows = self.whole_knots(fields.get("rows"), f"{field}.rows")
         contexts = self.whole_knots(fields.get("contexts"), f"{field}.contexts")
         ns = self.table(fields.get("ns"), rows, len(contexts), field)
@@ -268,6 +327,28 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.fail(f"tensor_parallel must be a whole number >= 1, not {_shown(value)}")
         return value
+
+    def reference_ns(self, fields: Mapping[str, Any]) -> tuple[float, ...]:
+        if "reference_ns" not in fields:
+            return ()
+        times = self.numbers(fields["reference_ns"], "reference_ns")
+        if not all(times):
+            self.fail("reference_ns must be > 0")
+        return times
+
+    def step_error(self, fields: Mapping[str, Any], host: Mapping[str, Any]) -> float | None:
+        """Of whole steps where those were held out; else the worst operator's; None: nothing was."""
+        if "test_error" in host:
+            test = self.part(host, "test_error")
+            return self.number(test.get("median_with"), "host.test_error.median_with")
+        if "held_out_error" not in fields:
+            return None
+        errors = self.part(fields, "held_out_error")
+        medians = (
+            self.number(self.part(errors, name).get("median"), f"held_out_error.{name}.median")
+            for name in errors
+        )
+        return max(medians, default=None)
 
     def notes(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
         notes = fields.get("notes", [])

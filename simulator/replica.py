@@ -60,6 +60,24 @@ class Replica:
         """Take in a request now; `RequestRefused` passes through."""
         self.scheduler.add(request)
         self.outstanding += 1
+        self.look_again()
+
+    def restart(self, scheduler: Scheduler, executor: SimulatedExecutor) -> None:
+        """Lose all that waits and runs, and begin afresh. Iterations that had ended stay on record."""
+        ended = bisect_left(self._ends, self.env.now_ns) if self._plan is not None else 0
+        if self._plan is not None and ended:
+            used = self.scheduler.used_blocks
+            self.log.write(self._plan, self._shape, self._start_ns, self._ends[:ended], self._waiting, used)
+        self.log.lose()
+        self.scheduler, self.executor = scheduler, executor
+        self._patient = scheduler if isinstance(scheduler, Patient) else None
+        self.outstanding = 0
+        self.env.abandoned += self._boundary is not None
+        self._plan = self._boundary = self._nap = None
+        self._ends = []
+
+    def look_again(self) -> None:
+        """Something has come from outside: ask the scheduler at the next boundary, or now if it is idle."""
         if self._boundary is None:
             self._wake_at(self.env.now_ns)
         elif self._runs > 1:
@@ -71,6 +89,7 @@ class Replica:
         self._runs = runs = bisect_left(ends, self.env.now_ns) + 1
         if runs < len(ends):
             del ends[runs:]
+            self.env.abandoned += 1
             self._wake_at(ends[-1])
 
     def _wake_at(self, time_ns: int) -> None:
@@ -79,6 +98,7 @@ class Replica:
 
     def _on_boundary(self, event: simpy.Event) -> None:
         if event is not self._boundary:
+            self.env.abandoned -= 1
             return
         now_ns = self.env.now_ns
         if self._plan is not None:
@@ -100,7 +120,8 @@ class Replica:
         self._waiting = self.scheduler.waiting_requests
         self._runs = 1 if plan.prefills else min(executor.runs(plan, shape), self._longest_leap)
         self._ends = []
-        copying_ns = executor.copy_ns(plan) if plan.swapped_out or plan.swapped_in else 0
+        copies = plan.swapped_out or plan.swapped_in or plan.copies
+        copying_ns = executor.copy_ns(plan) if copies else 0
         self._look_further(now_ns, now_ns + copying_ns)
 
     def _plan_in_time(self, patient: Patient) -> Plan | None:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 
 from simulator.charts import latency_charts, time_charts
-from simulator.metrics import STATUSES, Summary
-from simulator.page import Row, card, definitions, grid, noted, page_of, section, table_of, write_page
+from simulator.fleet_words import fleet_lines, fleet_size
+from simulator.limits import COLUMNS, Phase
+from simulator.load_charts import load_charts
+from simulator.metrics import STATUSES, Summary, replicas_seen
+from simulator.page import (
+    Row,
+    card,
+    definitions,
+    grid,
+    listing,
+    noted,
+    page_of,
+    section,
+    table_of,
+    write_page,
+)
 from simulator.run_tables import RunTables
 from simulator.summary_words import (
     DASH,
@@ -36,9 +49,16 @@ def write_report(
     notes: Sequence[str] = (),
     *,
     replicas: int | None = None,
+    found: Sequence[Phase] = (),
+    command: str = "",
 ) -> None:
-    """Write the page, aside first and then renamed. ``replicas``: as in ``metrics.summarise``."""
-    write_page(path, page(scenario_yaml, summary, tables, notes, replicas=replicas))
+    """Write the page, aside first and then renamed.
+
+    ``replicas``: as in ``metrics.summarise``. ``found``: what limited the run, phase by phase.
+    """
+    write_page(
+        path, page(scenario_yaml, summary, tables, notes, replicas=replicas, found=found, command=command)
+    )
 
 
 def page(
@@ -48,15 +68,19 @@ def page(
     notes: Sequence[str] = (),
     *,
     replicas: int | None = None,
+    found: Sequence[Phase] = (),
+    command: str = "",
 ) -> str:
     """The whole page as text."""
+    fleet = replicas or replicas_seen(tables)
     body = (
         section("Service level objectives", _slo_table(summary)) if summary["slo"]["targets"] else "",
         section("Latency", _latency_table(summary), grid(latency_charts(tables, summary))),
-        section("Over time", grid(time_charts(tables, replicas))),
+        section("Over time", grid((*time_charts(tables, replicas), *load_charts(tables, fleet)))),
+        section("What limited it", _limits_table(found)) if found else "",
         section("Figures of the run", card(definitions(_figures(summary)))),
         section("Where the answer comes from", card(definitions(_provenance(summary))), *noted(notes)),
-        section("Scenario", card(f"<pre>{escape(scenario_yaml)}</pre>")),
+        section("Scenario", *_command(command), listing("Scenario", scenario_yaml)),
     )
     return page_of(str(summary["scenario"]), headline(summary), _warnings(summary), body)
 
@@ -89,6 +113,20 @@ def _slo_table(summary: Summary) -> str:
     return card(table_of(caption, ("", "promised", "kept by", "p99"), rows))
 
 
+def _limits_table(found: Iterable[Phase]) -> str:
+    caption = (
+        "By quarters of the time in which requests arrived, and after it. Rows, step and KV are means over "
+        "the busy time; waiting is the mean queue of a replica; reading is the share of the busy time in "
+        "iterations that move bytes for longer than they calculate, by data sheet."
+    )
+    return card(table_of(caption, COLUMNS, (phase.row for phase in found)))
+
+
+def _command(command: str) -> Iterable[str]:
+    if command:
+        yield listing("Command", command)
+
+
 def _figures(summary: Summary) -> Iterable[Row]:
     requests, rates, batch, kv = (summary[name] for name in ("requests", "throughput", "batch", "kv"))
     yield (
@@ -111,6 +149,7 @@ def _figures(summary: Summary) -> Iterable[Row]:
         f"{three_digits(batch['mean_rows'])} rows on average, {batch['max_rows'] or DASH} at most",
     )
     yield "Iterations", f"{summary['iterations']:,}"
+    yield from (("Replicas", line) for line in (*fleet_size(summary), *fleet_lines(summary)))
     yield "Preemptions", f"{requests['preemptions']:,}"
     used = (
         f"{percent(kv['mean_utilisation'])} used on average, {percent(kv['peak_utilisation'])} at the peak"

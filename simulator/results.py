@@ -18,8 +18,18 @@ import numpy as np
 from numpy import int64
 from numpy.typing import NDArray
 
+from simulator.columns import narrow
 from simulator.errors import UserError
-from simulator.metrics import STATUSES, Summary
+from simulator.metrics import (
+    NS_PER_S,
+    STATUSES,
+    Summary,
+    counts,
+    distribution_ms,
+    duration_ns,
+    request_metrics,
+    throughput,
+)
 from simulator.run_tables import RunTables
 
 if TYPE_CHECKING:
@@ -69,6 +79,12 @@ class Results(NamedTuple):
     iterations: dict[str, NDArray[int64]]
     reasons: dict[int, str]
 
+    @property
+    def tables(self) -> RunTables:
+        """The run's tables, but for what the files do not keep: single gaps between tokens, KV capacity."""
+        nothing = np.empty(0, int64)
+        return RunTables(self.requests, self.reasons, self.iterations, nothing, nothing, 0)
+
 
 def write_results(directory: Path, scenario_yaml: str, summary: Summary, tables: RunTables) -> None:
     """Write one run, replacing an earlier one.
@@ -82,7 +98,7 @@ def write_results(directory: Path, scenario_yaml: str, summary: Summary, tables:
         with _connection() as database:
             staged = [
                 _stage(directory / SCENARIO, lambda path: path.write_text(scenario_yaml, encoding="utf-8")),
-                _stage(directory / REQUESTS, _copy(database, REQUEST_COLUMNS, tables.requests | reasons)),
+                _stage(directory / REQUESTS, _copy(database, REQUEST_COLUMNS, tables.requests, reasons)),
                 _stage(directory / ITERATIONS, _copy(database, ITERATION_COLUMNS, tables.iterations)),
                 _stage(directory / SUMMARY, lambda path: path.write_text(text, encoding="utf-8")),
             ]
@@ -132,13 +148,17 @@ def _connection() -> Iterator[DuckDBPyConnection]:
 
 
 def _copy(
-    database: DuckDBPyConnection, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]
+    database: DuckDBPyConnection,
+    names: tuple[str, ...],
+    columns: Mapping[str, NDArray[int64]],
+    words: Mapping[str, NDArray[Any]] | None = None,
 ) -> Callable[[Path], object]:
     """How to write columns as Parquet: times in seconds, null where they never came, status in words."""
     selected = ", ".join(f"{_expression(name)} AS {name}" for name in names)
 
     def write(path: Path) -> None:
-        database.register("columns", dict(columns))
+        numbers = {name: narrow(column) for name, column in columns.items()}
+        database.register("columns", {**numbers, **(words or {})})
         place = str(path).replace("'", "''")
         database.execute(
             f"COPY (SELECT {selected} FROM columns) TO '{place}' (FORMAT parquet, COMPRESSION zstd)"
@@ -153,7 +173,7 @@ def _expression(name: str) -> str:
         return f"nullif({name.removesuffix('_s')}_ns, -1) / 1e9"
     if name == "reason":
         return "CAST(reason AS VARCHAR)"  # a text column even where there is nothing to say
-    return f"{list(STATUSES)}[status + 1]" if name == "status" else name
+    return f"{list(STATUSES)}[status + 1]" if name == "status" else f"CAST({name} AS BIGINT)"
 
 
 def _reason_column(tables: RunTables) -> dict[str, NDArray[Any]]:
@@ -179,7 +199,29 @@ def read_results(directory: Path) -> Results:
         raise UserError(f"{directory}: files of different runs: {found}")
     reasons = requests.pop("reason")
     told = {int(requests["id"][row]): str(reasons[row]) for row in np.flatnonzero(reasons != "").tolist()}
-    return Results(scenario_yaml, summary, requests, iterations, told)
+    results = Results(scenario_yaml, summary, requests, iterations, told)
+    _refuse_other_figures(directory / SUMMARY, results)
+    return results
+
+
+def _refuse_other_figures(path: Path, results: Results) -> None:
+    """A summary that was edited or damaged says something else than the tables beside it."""
+    tables = results.tables
+    metrics = request_metrics(tables.requests)
+    expected: Summary = {
+        "requests": counts(tables),
+        "duration_s": duration_ns(tables) / NS_PER_S,
+        "throughput": throughput(tables),
+        "ttft_ms": distribution_ms(metrics.ttft_ns),
+        "tpot_ms": distribution_ms(metrics.tpot_ns),
+        "e2e_ms": distribution_ms(metrics.e2e_ns),
+    }
+    for key, value in expected.items():
+        if results.summary.get(key) != value:
+            raise UserError(
+                f"{path}: damaged, its {key} is not that of the tables beside it: "
+                "run the scenario again with --output"
+            )
 
 
 def _read_summary(path: Path) -> Summary:
@@ -201,10 +243,12 @@ def _read_table(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         raise UserError(f"{path}: missing, so these results are not complete")
     try:
         with _connection() as database:
-            found = database.from_parquet(str(path)).fetchnumpy()
-        return dict(_as_recorded(name, found[name]) for name in names)
-    except KeyError as error:
-        raise UserError(f"{path}: not a table of a ServeTwin run: column {error} is missing") from error
+            found = database.from_parquet(str(path))
+            missing = next((name for name in names if name not in found.columns), None)
+            if missing is not None:
+                raise UserError(f"{path}: not a table of a ServeTwin run: column '{missing}' is missing")
+            # One by one: as they come, words and times take several times the memory that they do here.
+            return dict(_as_recorded(name, found.project(name).fetchnumpy()[name]) for name in names)
     except (duckdb.Error, OSError, ValueError, TypeError) as error:
         raise UserError(f"{path}: damaged or not of a ServeTwin run ({_first_line(error)})") from error
 

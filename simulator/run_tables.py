@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from numpy import int64
 from numpy.typing import NDArray
+
+
+class Sharing(NamedTuple):
+    """KV blocks held, summed over iterations; how many more there would be if the sequences of a request
+    shared none; and blocks copied because one of several holders wrote to them."""
+
+    held: int
+    saved: int
+    copies: int
+
+    def plus(self, other: Sharing) -> Sharing:
+        """Both together."""
+        return Sharing(self.held + other.held, self.saved + other.saved, self.copies + other.copies)
+
+
+NO_SHARING = Sharing(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +55,25 @@ class RunTables:
 
     ``gap_ns``, ``gap_rows``: a time of ``gap_ns[i]`` between two tokens of a request was seen by
     ``gap_rows[i]`` tokens; the pooled inter-token latency is this weighted distribution.
+    A length may come up more than once.
 
-    ``kv_blocks``: capacity of each replica's KV cache; 0 where the policy keeps none.
+    ``kv_blocks``: capacity of each replica's KV cache; 0 where the policy keeps none. Of several
+    replicas ``replica_blocks`` holds that of each, and ``kv_blocks`` is the largest.
+
+    A request of several sequences is one row: its ``output_tokens`` are those of its longest sequence, its
+    first token the first of any, its end the end of all; ``decodes`` and gaps count sequences. ``sharing``:
+    what such requests share where the policy knows of them.
     """
 
-    requests: dict[str, NDArray[int64]]
+    requests: MutableMapping[str, NDArray[int64]]
     reasons: dict[int, str]
-    iterations: dict[str, NDArray[int64]]
+    iterations: MutableMapping[str, NDArray[int64]]
     gap_ns: NDArray[int64]
     gap_rows: NDArray[int64]
     kv_blocks: int
+    replica_blocks: tuple[int, ...] = ()
+    sharing: Sharing = NO_SHARING
+
+    def total_kv_blocks(self, replicas: int) -> int:
+        """KV blocks of all replicas together."""
+        return sum(self.replica_blocks) or self.kv_blocks * replicas

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -14,12 +15,28 @@ from simulator.scenario import Scenario
 from simulator.scenario_lines import Flaw, KeyPath, Place, Source, Value, dotted, dump, parse, read_text
 from simulator.scenario_messages import Complaint, complaints, shown
 
+PATH_KEYS = ("file", "empirical", "model", "profile")
+"""Keys of a scenario, wherever they stand, that may name a file or folder."""
+
 
 class Loaded(NamedTuple):
     """A scenario and what was decided while reading it that one should know."""
 
     scenario: Scenario
     notes: tuple[str, ...]
+
+
+class Draft(NamedTuple):
+    """The text of a scenario before it is read: what errors call it, and where its paths start.
+
+    ``name``: of the scenario where the text gives none.
+    """
+
+    label: str
+    text: str
+    folder: Path
+    name: str
+    numbered: bool = True
 
 
 def load_scenario(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
@@ -36,12 +53,33 @@ def read_scenario(
     out, with a note. Raises one ScenarioError that holds a line for each thing wrong, in the order in which
     they stand.
     """
-    source = Source(str(path))
-    parse(source, read_text(path))
+    return read_draft(draft_in(path), overrides, seed, varied)
+
+
+def draft_in(path: Path) -> Draft:
+    """The scenario in a file as it stands."""
+    return Draft(str(path), read_text(path), path.parent, path.stem)
+
+
+def draft_of(values: Mapping[str, object], folder: Path = Path()) -> Draft:
+    """A scenario that a program made, its values as a file would give them."""
+    return Draft("scenario", dump(values), folder, "unnamed", numbered=False)
+
+
+def read_draft(
+    draft: Draft, overrides: Sequence[str] = (), seed: int | None = None, varied: Sequence[str] = ()
+) -> Loaded:
+    """As `read_scenario`, of a text at hand."""
+    source = Source(draft.label, numbered=draft.numbered)
+    parse(source, draft.text)
     if source.values is None and not source.flaws:
-        raise ScenarioError(f"{path}: is empty; a scenario gives at least model, hardware and workload")
+        raise ScenarioError(
+            f"{draft.label}: is empty; a scenario gives at least model, hardware and workload"
+        )
     if not isinstance(source.values, dict):
-        raise ScenarioError(f"{path}:1: a scenario is a mapping of keys such as 'model: ...', nothing else")
+        raise ScenarioError(
+            f"{draft.label}:1: a scenario is a mapping of keys such as 'model: ...', nothing else"
+        )
     options = [(f"--set {text}", text) for text in overrides]
     if seed is not None:
         options.append((f"--seed {seed}", f"seed={seed}"))
@@ -50,8 +88,33 @@ def read_scenario(
     for rank, (label, text) in enumerate(options, start=1):
         _lay_over(source, source.values, Source(label, rank, numbered=False), text)
     notes = _leave_out_foreign_keys(source, source.values, own_policy)
-    source.values.setdefault("name", path.stem)
-    return Loaded(_validated(source, path.parent), notes)
+    source.values.setdefault("name", draft.name)
+    return Loaded(_validated(source, draft.folder), notes)
+
+
+def load_placed(draft: Draft, overrides: Sequence[str] = (), seed: int | None = None) -> Loaded:
+    """As `read_draft`, with every path that starts at the scenario's folder made absolute."""
+    scenario, notes = read_draft(draft, overrides, seed)
+    values = _placed(scenario.model_dump(mode="json", exclude_none=True), draft.folder)
+    return Loaded(Scenario.model_validate(values), notes)
+
+
+def _placed(values: dict[str, Value], folder: Path) -> dict[str, Value]:
+    placed: dict[str, Value] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            placed[key] = _placed(value, folder)
+        elif isinstance(value, list):
+            placed[key] = [_placed(item, folder) if isinstance(item, dict) else item for item in value]
+        else:
+            named = key in PATH_KEYS and isinstance(value, str)
+            placed[key] = _absolute(str(value), folder) if named else value
+    return placed
+
+
+def _absolute(name: str, folder: Path) -> str:
+    path = folder / Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
 
 
 def _policy(values: dict[str, Value]) -> str | None:
@@ -162,12 +225,17 @@ def _outside(scenario: Scenario, folder: Path) -> Iterator[Complaint]:
     from simulator.profile import find_profile
 
     yield from _complaint(("hardware",), lambda: load_hardware(scenario.hardware))
+    for key, group in scenario.groups():
+        if group.hardware is not None:
+            yield from _complaint((*key, "hardware"), partial(load_hardware, group.hardware))
+        if group.profile not in (None, "auto", "roofline"):
+            yield from _complaint((*key, "profile"), partial(find_profile, group.profile, folder))
     yield from _complaint(("model",), lambda: load_model(model_path(scenario.model, folder)))
     if scenario.profile not in ("auto", "roofline"):
         yield from _complaint(("profile",), lambda: find_profile(scenario.profile, folder))
     arrivals, lengths = scenario.workload.arrivals, scenario.workload.lengths
     if arrivals.process == "trace":
-        yield from _missing_file(("workload", "arrivals", "file"), arrivals.file, folder)
+        yield from _missing_file(("workload", "arrivals", "file"), arrivals.file, folder, folders=True)
     if lengths.empirical is not None:
         yield from _missing_file(("workload", "lengths", "empirical"), lengths.empirical, folder)
 
@@ -185,8 +253,8 @@ def _complaint(key: KeyPath, look: Callable[[], object]) -> Iterator[Complaint]:
         yield Complaint((key,), str(error))
 
 
-def _missing_file(key: KeyPath, name: str, folder: Path) -> Iterator[Complaint]:
+def _missing_file(key: KeyPath, name: str, folder: Path, *, folders: bool = False) -> Iterator[Complaint]:
     found = folder / name
-    if not found.is_file():
+    if not (found.is_file() or (folders and found.is_dir())):
         kind = "is a folder" if found.is_dir() else "no such file"
         yield Complaint((key,), f"{dotted(key)}: {kind}: {found}")

@@ -7,7 +7,7 @@ always text, a key given twice is an error, tags are refused and aliases may not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -226,6 +226,19 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _represent_text)
 
 
-def dump(values: dict[str, Value]) -> str:
+def dump(values: Mapping[str, object]) -> str:
     """YAML of plain values, keys in the order given."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def flow(value: object) -> str:
+    """A plain value on one line, as an option takes it: ``8``, ``vllm-v1``, ``{preset: sharegpt}``."""
+    text = yaml.dump(
+        value,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=MOST_BYTES,
+    )
+    return text.removesuffix("...\n").strip()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import log10
 from typing import Any, NamedTuple, TypeAlias
 
 from simulator.scenario_lines import KeyPath, Value, dotted
 
 Schema: TypeAlias = Mapping[str, Any]
+
+LARGEST_SHOWN = 10**20  # from here on, the magnitude of a whole number says enough
 
 
 class Complaint(NamedTuple):
@@ -48,7 +51,7 @@ def locate(location: Iterable[str | int], schema: Schema) -> tuple[KeyPath, Sche
             node = {"$ref": node["discriminator"]["mapping"][part]}
             continue
         path = (*path, part)
-        node = node.get("properties", {}).get(part, {})
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
     return path, node
 
 
@@ -60,8 +63,8 @@ def _discriminator(location: tuple[str | int, ...], schema: Schema) -> str | Non
 
 
 def resolved(node: Schema, schema: Schema) -> Schema:
-    """The node itself, with a reference or an optional reference followed."""
-    options = [option for option in node.get("anyOf", ()) if "$ref" in option]
+    """The node itself, with a reference followed and what is optional taken as given."""
+    options = [option for option in node.get("anyOf", ()) if "$ref" in option or "items" in option]
     if options:
         node = options[0]
     if "$ref" in node:
@@ -89,21 +92,39 @@ def shown(value: object) -> str:
     """A value as a message quotes it: short, and as it is written in YAML."""
     if isinstance(value, bool):
         return str(value).lower()
-    if value is None:
-        return "empty"
+    if isinstance(value, (int, float)):
+        return _shown_number(value)
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:37] + "...")
+    if isinstance(value, list):
+        return _shown_list(value)
     if isinstance(value, dict):
         return "a mapping"
-    if isinstance(value, list):
-        return f"[{', '.join(shown(item) for item in value[:4])}{', ...' if len(value) > 4 else ''}]"
-    return f"{value:g}" if isinstance(value, float) and not value.is_integer() else str(value)
+    return "empty" if value is None else str(value)
+
+
+def _shown_number(value: float) -> str:
+    if isinstance(value, int):
+        exponent = round(value.bit_length() * log10(2))
+        return str(value) if abs(value) < LARGEST_SHOWN else f"{'-' if value < 0 else ''}1e{exponent}"
+    return str(value) if value.is_integer() and abs(value) < LARGEST_SHOWN else f"{value:g}"
+
+
+def _shown_list(values: list[object]) -> str:
+    """The first few, as long as they are no lists themselves."""
+    first = ["[...]" if isinstance(value, list) and value else shown(value) for value in values[:4]]
+    return f"[{', '.join(first)}{', ...' if len(values) > 4 else ''}]"
 
 
 def _combinations(error: Mapping[str, Any], path: KeyPath) -> Iterator[Complaint]:
     for keys, problem in error["ctx"]["problems"]:
-        paths = tuple((*path, *key.split(".")) if key else path for key in keys)
+        paths = tuple((*path, *_parts(key)) for key in keys)
         yield Complaint(paths, f"{dotted(paths[0])} {problem}")
+
+
+def _parts(key: str) -> KeyPath:
+    """A dotted key as a path; ``[0]`` is a place in a list."""
+    return tuple(int(part[1:-1]) if part[0] == "[" else part for part in key.split(".")) if key else ()
 
 
 def _unknown_key(path: KeyPath, location: tuple[str | int, ...], schema: Schema) -> Complaint:
@@ -163,7 +184,8 @@ def _sentence(error: Mapping[str, Any], node: Schema) -> str:
 
 def _a_number(kind: str) -> Callable[[Value, Mapping[str, Any], Schema], str]:
     def sentence(value: Value, _context: Mapping[str, Any], node: Schema) -> str:
-        meaning = f" ({node['description']})" if "description" in node else ""
+        described, _, _ = node.get("description", "").partition("; vllm serve")
+        meaning = f" ({described})" if described else ""
         quotes = "; leave out the quotes" if isinstance(value, str) and _reads_as_number(value) else ""
         return f"must be {kind}{meaning}, not {shown(value)}{quotes}"
 
@@ -194,7 +216,8 @@ def _bound(sign: str, bound: str) -> Callable[[Value, Mapping[str, Any], Schema]
 
 
 def _a_list(value: Value, _context: Mapping[str, Any], node: Schema) -> str:
-    return f"must be a list of {'two ' if 'maxItems' in node else ''}numbers, not {shown(value)}"
+    entries = "mappings" if any("items" in option for option in node.get("anyOf", ())) else "numbers"
+    return f"must be a list of {'two ' if 'maxItems' in node else ''}{entries}, not {shown(value)}"
 
 
 def _plain(wanted: str) -> Callable[[Value, Mapping[str, Any], Schema], str]:

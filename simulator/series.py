@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy import float64, int64
@@ -19,11 +20,14 @@ class Series:
     """A run in bins of ``width_s``; every array holds one value per bin, counted from the first arrival.
 
     - ``middle_s``: middle of the bin
-    - ``output_tokens_per_s``: tokens generated, an iteration's spread evenly over its time
+    - ``output_tokens_per_s``: every request's first token, and one per useful decode row, an iteration's
+      spread evenly over its time
     - ``arrived_per_s``, ``completed_per_s``: requests
     - ``rows``: rows per iteration of a replica, mean by busy time; 0 where idle
     - ``kv_share``: KV blocks in use, of those of all replicas; zero where there are none
     - ``waiting``: requests that wait for their first iteration; ``in_progress``: those after it; means
+    - ``padding_share``: positions computed for nobody, of all that were computed
+    - ``preempted_per_s``: requests evicted
     """
 
     width_s: float
@@ -35,6 +39,8 @@ class Series:
     kv_share: NDArray[float64]
     waiting: NDArray[float64]
     in_progress: NDArray[float64]
+    padding_share: NDArray[float64]
+    preempted_per_s: NDArray[float64]
 
 
 def over_time(tables: RunTables, replicas: int, most_bins: int = MOST_BINS) -> Series:
@@ -43,22 +49,30 @@ def over_time(tables: RunTables, replicas: int, most_bins: int = MOST_BINS) -> S
     width_ns = int(edges[1] - edges[0])
     width_s = width_ns / NS_PER_S
     requests, iterations = tables.requests, tables.iterations
-    busy_ns = iterations["end_ns"] - iterations["start_ns"]
-    busy = _per_bin(tables, busy_ns, edges)
-    rows = _per_bin(tables, (iterations["prefills"] + iterations["decodes"]) * busy_ns, edges)
-    blocks = _per_bin(tables, iterations["kv_blocks_used"] * busy_ns, edges)
+    start_ns, end_ns = iterations["start_ns"], iterations["end_ns"]
+    busy_ns, work = end_ns - start_ns, _accrual(start_ns, end_ns, edges)
+    decodes, repeats = iterations["decodes"], iterations["repeats"]
+    padding, prefill = iterations["padding_tokens"], iterations["prefill_tokens"]
+    busy = work.per_bin(busy_ns)
+    rows = work.per_bin((iterations["prefills"] + decodes) * busy_ns)
+    blocks = work.per_bin(iterations["kv_blocks_used"] * busy_ns)
+    computed, wasted = work.per_bin(repeats * (prefill + decodes)), work.per_bin(repeats * padding)
+    decoded = work.per_bin((decodes - np.maximum(padding - prefill, 0)) * repeats)
+    first = requests["first_token_ns"]
     departures = departures_ns(tables)
     scheduled = np.where(requests["scheduled_ns"] >= 0, requests["scheduled_ns"], departures)
     return Series(
         width_s=width_s,
         middle_s=(edges[:-1] - edges[0]) / NS_PER_S + width_s / 2,
-        output_tokens_per_s=_tokens(tables, edges) / width_s,
+        output_tokens_per_s=(decoded + _count(first[first >= 0], edges)) / width_s,
         arrived_per_s=_count(requests["arrival_ns"], edges) / width_s,
         completed_per_s=_count(requests["finished_ns"][requests["status"] == 0], edges) / width_s,
         rows=rows / np.maximum(busy, 1.0),
-        kv_share=blocks / max(tables.kv_blocks * replicas * width_ns, 1),
+        kv_share=blocks / max(tables.total_kv_blocks(replicas) * width_ns, 1),
         waiting=_present(requests["arrival_ns"], scheduled, edges) / width_ns,
         in_progress=_present(scheduled, departures, edges) / width_ns,
+        padding_share=wasted / np.maximum(computed, 1.0),
+        preempted_per_s=work.per_bin(iterations["preempted"]) / width_s,
     )
 
 
@@ -77,35 +91,36 @@ def _round_up(value: float) -> int:
     return next(power * step for step in (1, 2, 5, 10) if power * step >= value)
 
 
-def _tokens(tables: RunTables, edges: NDArray[int64]) -> NDArray[float64]:
-    """Tokens generated in each bin: one per useful decode row, and every request's first."""
-    iterations = tables.iterations
-    decode_padding = np.maximum(iterations["padding_tokens"] - iterations["prefill_tokens"], 0)
-    decoded = (iterations["decodes"] - decode_padding) * iterations["repeats"]
-    first = tables.requests["first_token_ns"]
-    return _per_bin(tables, decoded, edges) + _count(first[first >= 0], edges)
+class _Accrual(NamedTuple):
+    """How far each row of the iteration table is through at each edge.
+
+    ``complete``: the first edge by which all of a row has accrued. ``row``, ``edge``, ``share``: rows that
+    are under way at an edge, and which share of their time has passed.
+    """
+
+    edges: int
+    complete: NDArray[int64]
+    row: NDArray[int64]
+    edge: NDArray[int64]
+    share: NDArray[float64]
+
+    def per_bin(self, amounts: NDArray[int64]) -> NDArray[float64]:
+        """Sum over all replicas of amounts that accrue evenly during each row."""
+        whole = np.cumsum(np.bincount(self.complete, amounts, self.edges + 1)[: self.edges])
+        parts = np.bincount(self.edge, amounts[self.row] * self.share, self.edges)
+        return np.diff(whole + parts)
 
 
-def _per_bin(tables: RunTables, amounts: NDArray[int64], edges: NDArray[int64]) -> NDArray[float64]:
-    """Sum over replicas of amounts that accrue evenly during each row of the iteration table."""
-    iterations = tables.iterations
-    bounds = np.flatnonzero(np.diff(iterations["replica"], prepend=-1, append=-1))
-    total = np.zeros(len(edges))
-    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        rows = slice(first, last)
-        total += _accrued(edges, iterations["start_ns"][rows], iterations["end_ns"][rows], amounts[rows])
-    return np.diff(total)
-
-
-def _accrued(
-    times: NDArray[int64], starts: NDArray[int64], ends: NDArray[int64], amounts: NDArray[int64]
-) -> NDArray[float64]:
-    """What has accrued by each time, of amounts that accrue evenly over disjoint intervals in order."""
-    before = np.concatenate(([0.0], np.cumsum(amounts, dtype=float64)))
-    row = np.maximum(np.searchsorted(starts, times, side="right") - 1, 0)
-    share = (times - starts[row]) / np.maximum(ends[row] - starts[row], 1)
-    accrued: NDArray[float64] = before[row] + amounts[row] * np.clip(share, 0, 1)
-    return accrued
+def _accrual(starts: NDArray[int64], ends: NDArray[int64], edges: NDArray[int64]) -> _Accrual:
+    begun = np.searchsorted(edges, starts, side="right")
+    complete = np.maximum(np.searchsorted(edges, ends), begun)
+    crossed = complete - begun
+    row = np.flatnonzero(crossed)
+    times = crossed[row]
+    edge = np.arange(times.sum()) + np.repeat(begun[row] - (np.cumsum(times) - times), times)
+    row = np.repeat(row, times)
+    share = (edges[edge] - starts[row]) / (ends[row] - starts[row])
+    return _Accrual(len(edges), complete, row, edge, share)
 
 
 def _present(entered: NDArray[int64], left: NDArray[int64], edges: NDArray[int64]) -> NDArray[float64]:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.fleet_words import fleet_lines, replica_count
 from simulator.metrics import Summary
 from simulator.summary_words import (
     LATENCIES,
@@ -68,9 +69,10 @@ def _lines(summary: Summary) -> Iterable[tuple[str, Text]]:
         yield "Padding", Text(_padding(summary))
     yield "KV cache", Text(_kv(summary))
     yield "Served by", Text(_served_by(summary))
+    yield from (("", Text(line)) for line in fleet_lines(summary))
     style = "" if trusted(summary) else "bold yellow"
     yield "Profile", Text(f"{profile_words(summary)}: {calibration(summary)}", style=style)
-    yield "Simulated", Text(_speed(summary))
+    yield "Ran live" if summary["profile"]["kind"] == "live" else "Simulated", Text(_speed(summary))
 
 
 def _throughput(summary: Summary) -> str:
@@ -87,11 +89,12 @@ def _offered(summary: Summary) -> str:
     )
     if offered is None or offered <= answered * 1.01:
         return ""
-    return f" of {three_digits(offered)} offered"
+    return f" (arrived at {three_digits(offered)}, then worked off)"
 
 
 def _served_by(summary: Summary) -> str:
-    copies = f"{summary['replicas']:,} x " if summary["replicas"] > 1 else ""
+    count = replica_count(summary)
+    copies = f"{count} x " if count != "1" else ""
     return f"{copies}{summary['model']} on {summary['hardware']}, {summary['policy']}"
 
 

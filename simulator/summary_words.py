@@ -21,6 +21,8 @@ MEANINGS = {
 KINDS = {
     "measured": "measured on this hardware with ServeTwin's own kernels",
     "imported": "fitted to public measurements",
+    "benchmark": "a load tool measured a real server",
+    "live": "every time was measured in this run; nothing was simulated",
     "roofline": "UNCALIBRATED: a roofline of data-sheet numbers; absolute times may be far off",
 }
 DASH = "–"

@@ -8,8 +8,9 @@ key until it is taken again, so a later prompt with the same prefix can revive i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 from simulator.engine.request import Content, Request
 
@@ -25,6 +26,10 @@ class KVCache:
     looked at one by one, all others move in slices.
 
     ``changes`` counts the events after which a request that did not fit may fit.
+
+    Without prefix caching, the sequences of one request may share blocks (`fork`); whoever is about to
+    write to such a block gets its own copy first (`split`). ``saved_blocks``: how many more blocks would be
+    held if nothing were shared so.
     """
 
     __slots__ = (
@@ -42,6 +47,7 @@ class KVCache:
         "changes",
         "free_blocks",
         "prefix_caching",
+        "saved_blocks",
     )
 
     def __init__(self, blocks: int, block_size: int, *, prefix_caching: bool = False) -> None:
@@ -50,6 +56,7 @@ class KVCache:
         self.prefix_caching = prefix_caching
         self.free_blocks = blocks
         self.changes = 0
+        self.saved_blocks = 0
         self._fresh = 0  # blocks from here on were never used; they come before the queue
         self._queue: list[int] = []
         self._head = 0
@@ -58,7 +65,7 @@ class KVCache:
         self._index: dict[int, int] = {}  # content key -> the block a lookup returns
         self._twins: dict[int, list[int]] = {}  # content key -> further blocks with the same content
         self._idle: set[int] = set()  # keyed blocks that nobody holds
-        self._extra_holders: dict[int, int] = {}  # keyed block -> requests holding it beyond the first
+        self._extra_holders: dict[int, int] = {}  # shared block -> requests holding it beyond the first
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -108,14 +115,19 @@ class KVCache:
     def release(self, request: Request) -> None:
         """Free a request's blocks, tail first, and forget that it held them.
 
+        An answer that a later prompt may repeat can be found from then on.
         Under prefix caching, blocks that it had not filled hold nothing to find: they are reused first.
         """
         blocks = request.blocks
         if not blocks:
             return
         self.changes += 1
+        if self.prefix_caching and request.content is not None and request.content.names_answer:
+            self.publish(request, request.computed_tokens)
         if self._keys:
             blocks = self._free_findable(request, blocks)
+        elif self._extra_holders:
+            blocks = self._drop_forked(blocks)
         self._queue += blocks
         self.free_blocks += len(blocks)
         request.blocks = []
@@ -138,6 +150,50 @@ class KVCache:
         self._head = start = max(0, head - len(blocks))
         self._queue[start:head] = blocks
         self.free_blocks += len(blocks)
+
+    def fork(self, blocks: Sequence[int]) -> list[int]:
+        """The same blocks for one more holder. Nothing is taken, so there is always room."""
+        extra = self._extra_holders
+        for block in blocks:
+            extra[block] = extra.get(block, 0) + 1
+        self.saved_blocks += len(blocks)
+        return list(blocks)
+
+    def spare_tails(self, requests: Iterable[Request]) -> int:
+        """How many last blocks these requests save by sharing them."""
+        return sum(count - 1 for count in Counter(r.blocks[-1] for r in requests).values())
+
+    def split(self, request: Request) -> tuple[int, int] | None:
+        """Copy on write: a request's last block and the free one that takes its place, if it is shared."""
+        source = request.blocks[-1]
+        if source not in self._extra_holders:
+            return None
+        self._drop_holder(source)
+        self.saved_blocks -= 1
+        [target] = self.take(1)
+        request.blocks[-1] = target
+        return source, target
+
+    def take_layout(self, layout: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Fresh blocks for several holders, who name theirs by place (0, 1, ...) and share equal places."""
+        holders = Counter(chain.from_iterable(layout))
+        blocks = self.take(len(holders))
+        for place, count in holders.items():
+            if count > 1:
+                self._extra_holders[blocks[place]] = count - 1
+                self.saved_blocks += count - 1
+        return [[blocks[place] for place in places] for places in layout]
+
+    def _drop_forked(self, blocks: list[int]) -> list[int]:
+        """Release one hold on each of these blocks; those that nobody holds any more."""
+        extra, alone = self._extra_holders, list[int]()
+        for block in blocks:
+            if block in extra:
+                self._drop_holder(block)
+            else:
+                alone.append(block)
+        self.saved_blocks -= len(blocks) - len(alone)
+        return alone
 
     def lookup(self, request: Request) -> list[int]:
         """The longest run of cached blocks at the start of a request; one token is left to compute."""
@@ -199,7 +255,7 @@ class KVCache:
     def _content_keys(self, request: Request, start: int, stop: int) -> list[int]:
         """Content keys of full blocks ``[start, stop)``: non-negative where prompts can share them."""
         content, size = request.content, self.block_size
-        named = 0 if content is None else min(stop, request.prompt_tokens // size)
+        named = 0 if content is None else min(stop, _named_tokens(request, content) // size)
         keys = [] if content is None else _named_keys(content, start, named, size)
         first = -1 - request.id * PRIVATE_BLOCKS
         keys.extend(range(first - max(start, named), first - stop, -1))
@@ -295,6 +351,9 @@ class KVCache:
             assert count == expected, f"block {block} has {count} holders, {expected} counted"
         for key, block in self._index.items():
             assert self._keys[block] == key, f"the index and the keys disagree about block {block}"
+        assert self._keys or self.saved_blocks == sum(self._extra_holders.values()), (
+            "the saved count is off"
+        )
         keyed_free = [block for block in free if block in self._keys]
         assert sorted(self._idle) == sorted(keyed_free), "the idle set is off"
 
@@ -307,6 +366,17 @@ class KVCache:
             else:
                 free.append(block)
         return free
+
+
+def private_content(request: Request, block_size: int) -> Content:
+    """Names for a prompt that only the request itself and its samples have: its own private keys."""
+    first = -1 - request.id * PRIVATE_BLOCKS
+    return Content(tuple(range(first, first - -(-request.prompt_tokens // block_size), -1)), block_size)
+
+
+def _named_tokens(request: Request, content: Content) -> int:
+    """How many tokens of a request have names that others may share."""
+    return len(content.ids) * content.tokens_per_id if content.names_answer else request.prompt_tokens
 
 
 def _named_keys(content: Content, start: int, stop: int, block_size: int) -> list[int]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from simulator.engine.decode_group import DecodeGroup
 from simulator.engine.request import Request
+from simulator.engine.sequence_group import CopyOnWrite
 
 
 class PrefillChunk(NamedTuple):
@@ -46,7 +47,8 @@ class Plan(NamedTuple):
     provided that nobody stops, arrives or is cancelled. Blocks for the first run are already given.
 
     ``preempted`` lost their KV and will compute it again; ``swapped_out`` keep a copy in host memory.
-    Both kinds were evicted.
+    Both kinds were evicted. A request of several sequences is named once there, for all of them.
+    ``copies`` are made before the model runs, after all that moves to and from the host.
     """
 
     prefills: tuple[PrefillChunk, ...]
@@ -58,6 +60,8 @@ class Plan(NamedTuple):
     swapped_out: tuple[BlockCopy, ...] = ()
     swapped_in: tuple[BlockCopy, ...] = ()  # back on the GPU and taking part
     padded_to: int = 0  # every prompt row is padded to this many positions; 0: no padding
+    copies: tuple[CopyOnWrite, ...] = ()
+    saved_blocks: int | None = None  # KV blocks that sequences save by sharing, where they can
 
     @property
     def copied_blocks(self) -> int:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from simulator.engine.sequence_group import SequenceGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +15,23 @@ class Content:
 
     ``ids[i]`` names tokens ``[0, (i + 1) * tokens_per_id)`` of the prompt: ids are prefix-cumulative,
     so two prompts agree up to a point exactly when their ids do. The last id may cover a partial span.
+    ``names_answer``: ids go on past the prompt, as a later prompt will name the answer; they may go on
+    further, so that nothing can be told from them of its length.
     """
 
     ids: tuple[int, ...]
     tokens_per_id: int
+    names_answer: bool = False
+
+
+class Decoding(NamedTuple):
+    """How many sequences answer a request: independent samples, or the beams of one search."""
+
+    sequences: int = 1
+    beam_search: bool = False
+
+
+ONE_SEQUENCE = Decoding()
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +39,7 @@ class Request:
     """One request on its way through the engine. Identity matters: requests are never compared.
 
     ``output_limit`` is the declared maximum (``max_new_tokens``), all that a scheduler may know of the
-    answer's length. Fields below ``timeout_ns`` are progress; the scheduler alone writes them, except the
+    answer's length. Fields below ``decoding`` are progress; the scheduler alone writes them, except the
     two time stamps, which only the recorder writes and no scheduler reads.
 
     While a request is decoding, ``generated_tokens`` and ``computed_tokens`` are not kept up to date:
@@ -36,7 +53,9 @@ class Request:
     content: Content | None = None
     priority: int = 0
     timeout_ns: int = 0  # the longest wait for its turn that the client asks for; 0: no wish
+    decoding: Decoding = ONE_SEQUENCE
 
+    group: SequenceGroup | None = None  # where several sequences answer it; this is the first of them
     computed_tokens: int = 0  # tokens whose KV is stored
     generated_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission

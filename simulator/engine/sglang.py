@@ -164,6 +164,8 @@ class SgLang:
                 self._finish(chunk)
             if stopped or self.chunked is not None:
                 self._full = False
+        if len(stopped) > 1:  # pages are freed in the same order, whoever runs the model
+            stopped = sorted(stopped, key=_id)
         for request in stopped:
             self._leave(request)
         if not plan.prefills:
@@ -465,3 +467,7 @@ def _opening(request: Request) -> int | None:
 
 def _future_tokens(request: Request) -> int:
     return min(request.output_limit - request.generated_tokens, CLIP_TOKENS)
+
+
+def _id(request: Request) -> int:
+    return request.id

@@ -19,9 +19,9 @@ class SwapSpace:
         self.free_blocks = blocks
         self.held: dict[Request, int] = {}  # swapped-out request -> its blocks here
 
-    def store(self, request: Request, blocks: int) -> bool:
-        """Take a copy of a request's blocks, if there is room for all of them."""
-        if blocks > self.free_blocks:
+    def store(self, request: Request, blocks: int, *, must: bool = False) -> bool:
+        """Take a copy of a request's blocks, if there is room for all of them, or if it must."""
+        if blocks > self.free_blocks and not must:
             return False
         self.free_blocks -= blocks
         self.held[request] = blocks

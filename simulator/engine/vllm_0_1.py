@@ -2,7 +2,8 @@
 
 Source: policy notes section 1.8. Whole prompts and decodes share one iteration and one token limit. Where
 KV blocks run out the newest request makes way and is computed again later; its turn comes before all
-that wait. 0.1.0 swaps only groups of several sequences (beam search), which are not modelled.
+that wait. Requests of several sequences (parallel samples, beams) move to host memory instead; while any
+is there, nobody is admitted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 from simulator.engine.decode_group import DecodeGroup
 from simulator.engine.kv_cache import KVCache
-from simulator.engine.plan import Plan, PrefillChunk
+from simulator.engine.plan import BlockCopy, Plan, PrefillChunk
 from simulator.engine.request import Request
 from simulator.engine.seats import Seats, next_chunk
 from simulator.errors import RequestTooLarge
@@ -67,14 +68,26 @@ class Vllm01:
         seats = self.seats
         evicted = seats.grow()
         seats.requeue(evicted)
-        if evicted.preempted:
-            return Plan((), self.group, tuple(evicted.preempted))
+        if evicted.anybody:
+            out = tuple(evicted.swapped_out)
+            return seats.described(Plan((), self.group, tuple(evicted.preempted), swapped_out=out))
+        back = self._swap_in() if seats.swap else ()
         chunks = self._admit()
-        return Plan(tuple(chunks), self.group, horizon=1 if chunks else seats.horizon())
+        horizon = 1 if chunks or back else seats.horizon()
+        return seats.described(Plan(tuple(chunks), self.group, horizon=horizon, swapped_in=back))
+
+    def _swap_in(self) -> tuple[BlockCopy, ...]:
+        """Bring back, in order, whom the host holds and who fits."""
+        back = list[BlockCopy]()
+        while copy := self.seats.swap_in():
+            back.append(copy)
+        return tuple(back)
 
     def _admit(self) -> list[PrefillChunk]:
         """Whole prompts, in order, while decodes and prompts together stay within the token limit."""
         seats, chunks = self.seats, list[PrefillChunk]()
+        if seats.swap and seats.swap.held:
+            return chunks
         budget = self.max_num_batched_tokens - len(self.group.members)
         while seats.head_fits() and seats.waiting[0].total_tokens <= budget:
             chunks.append(next_chunk(seats.admit(), budget))
@@ -89,8 +102,12 @@ class Vllm01:
 
 
 def refuse_uncomputable(request: Request, max_num_batched_tokens: int) -> None:
-    """Refuse what could not be computed again in one piece, should it be evicted near its limit."""
-    longest, limit = request.limit_tokens - 1, max_num_batched_tokens
+    """Refuse what could not be computed again in one piece, should it be evicted near its limit.
+
+    Requests of several sequences are computed once: evicted, they go to host memory.
+    """
+    alone, limit = request.decoding.sequences == 1, max_num_batched_tokens
+    longest = request.limit_tokens - 1 if alone else request.prompt_tokens
     if longest > limit:
         text = f"{longest} tokens to (re)compute exceed max_num_batched_tokens {limit}, unchunked"
         raise RequestTooLarge(text)

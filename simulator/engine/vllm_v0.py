@@ -27,8 +27,9 @@ class VllmV0:
 
     ``swap_blocks``: KV blocks of host memory; evicted requests go there if they fit, and come back before
     anybody else is admitted. None: they are computed again. Without room on the host vLLM aborts; here
-    that request is computed again. ``padded_budget``: a batch of prompts counts as rows times longest
-    row, as up to 0.2. ``eager``: see `Seats`; False is the second block manager, which counts exactly.
+    that request is computed again. Requests of several sequences always go to the host (see `Seats`).
+    ``padded_budget``: a batch of prompts counts as rows times longest row, as up to 0.2. ``eager``: see
+    `Seats`; False is the second block manager, which counts exactly.
 
     In chunked mode vLLM puts requests that were swapped in before all others of its running list; here
     they queue up behind, which only matters for who is evicted next.
@@ -54,9 +55,14 @@ class VllmV0:
         self.max_model_len = max_model_len
         self.chunked_prefill = chunked_prefill
         self.padded_budget = padded_budget
-        self.swap = None if swap_blocks is None else SwapSpace(swap_blocks)
-        self.seats = Seats(kv, max_num_seqs=max_num_seqs, watermark=watermark, eager=eager, swap=self.swap)
+        swap = None if swap_blocks is None else SwapSpace(swap_blocks)
+        self.seats = Seats(kv, max_num_seqs=max_num_seqs, watermark=watermark, eager=eager, swap=swap)
         self.group: DecodeGroup = self.seats.group
+
+    @property
+    def swap(self) -> SwapSpace | None:
+        """Host memory for the evicted; None where all of them are computed again."""
+        return self.seats.swap
 
     @property
     def running(self) -> dict[Request, None]:
@@ -92,7 +98,8 @@ class VllmV0:
         if self.swap is None or not self.swap.held:
             chunks = self._admit_whole()
             if chunks:
-                return Plan(tuple(chunks), self.group, paused=bool(self.group.members))
+                plan = Plan(tuple(chunks), self.group, paused=bool(self.group.members))
+                return self.seats.described(plan)
         evicted = self.seats.grow()
         self.seats.requeue(evicted)
         back, _ = self._swap_in(evicted, [], self.max_num_batched_tokens)
@@ -133,8 +140,9 @@ class VllmV0:
             if copy is None:
                 break
             back.append(copy)
-            if copy.request in self.group.members:
-                budget -= 1
+            rows = self.seats.decoding_rows(copy.request)
+            if rows:
+                budget -= rows
             else:
                 chunks.append(next_chunk(copy.request, budget))
                 budget -= chunks[-1].tokens
@@ -142,7 +150,7 @@ class VllmV0:
 
     def _plan(self, chunks: list[PrefillChunk], evicted: Evicted, back: list[BlockCopy]) -> Plan:
         quiet = not (chunks or back or evicted.anybody)
-        return Plan(
+        plan = Plan(
             tuple(chunks),
             self.group,
             tuple(evicted.preempted),
@@ -150,6 +158,7 @@ class VllmV0:
             swapped_out=tuple(evicted.swapped_out),
             swapped_in=tuple(back),
         )
+        return self.seats.described(plan)
 
     def repeat(self, plan: Plan, times: int) -> None:  # noqa: ARG002 the plan is the group's
         self.seats.repeat(times)

@@ -10,6 +10,10 @@ flags at its defaults and at any other value: tests/differential/vllm_v1. From t
 a request that is alone is not capped by ``long_prefill_token_threshold``, and freed blocks that nothing
 can be found in are reused before all others (`KVCache.release`). Requests that arrive at the same time are
 ordered by id, as if each had arrived a little later than the one before.
+
+A request for several samples becomes as many requests of one prompt, which share it through the prefix
+cache and are otherwise strangers (vllm/v1/engine/parallel_sampling.py). V1 has no beam search in its
+scheduler.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from simulator.engine.decode_group import DecodeGroup
-from simulator.engine.kv_cache import KVCache
+from simulator.engine.kv_cache import KVCache, private_content
 from simulator.engine.plan import Plan, PrefillChunk
 from simulator.engine.request import Request
 from simulator.engine.scheduler import UNBOUNDED
+from simulator.engine.sequence_group import SequenceGroup
 from simulator.engine.waiting import PriorityQueue
 from simulator.errors import RequestTooLarge
 
@@ -62,6 +67,7 @@ class VllmV1:
         self.waiting: deque[Request] | PriorityQueue = PriorityQueue() if priorities else deque()
         self.running: dict[Request, None] = {}
         self.prefilling: dict[Request, None] = {}
+        self._fans_out = False  # whether any request has asked for several samples
         self._stalled: list[Request] = []
         self._blocked_at = -1  # kv.changes when the head of the queue last did not fit
         self._seats = 0
@@ -79,12 +85,24 @@ class VllmV1:
         return self.kv.blocks - self.kv.free_blocks
 
     def add(self, request: Request) -> None:
-        self._refuse_hopeless(request)
-        self.waiting.append(request)
+        self.refuse_hopeless(request)
+        if request.decoding.sequences == 1:
+            self.waiting.append(request)
+        else:
+            self._fan_out(request)
         if self.priorities:
             self._blocked_at = -1
 
-    def _refuse_hopeless(self, request: Request) -> None:
+    def _fan_out(self, request: Request) -> None:
+        """As many requests as samples are wanted, all of one prompt."""
+        if request.content is None:
+            request.content = private_content(request, self.kv.block_size)
+        for sample in SequenceGroup(request, gang=False).sequences:
+            self.waiting.append(sample)
+        self._fans_out = True
+
+    def refuse_hopeless(self, request: Request) -> None:
+        """`RequestTooLarge` where a request could never run."""
         limit, kv = request.limit_tokens, self.kv
         if limit > self.max_model_len:
             raise RequestTooLarge(
@@ -100,6 +118,10 @@ class VllmV1:
             )
 
     def cancel(self, request: Request) -> None:
+        for sample in [request] if request.group is None else request.group.alive:
+            self._cancel(sample)
+
+    def _cancel(self, request: Request) -> None:
         if request in self.running:
             self._leave(request)
             self.kv.release(request)
@@ -129,9 +151,16 @@ class VllmV1:
         return Plan(tuple(chunks), self.group, tuple(preempted), tuple(stalled), horizon)
 
     def _plan_again(self, preempted: list[Request]) -> Plan | None:
-        """Everybody made way for a request that then evicted itself: now there is room."""
-        plan = self.plan() if preempted else None
-        return plan and plan._replace(preempted=(*preempted, *plan.preempted), horizon=1)
+        """Everybody made way for a request that then evicted itself: now there is room.
+
+        Unless blocks are held for others: then nothing runs, and that somebody was evicted is all there is.
+        """
+        if not preempted:
+            return None
+        plan = self.plan()
+        if plan is None:
+            return Plan((), self.group, tuple(preempted))
+        return plan._replace(preempted=(*preempted, *plan.preempted), horizon=1)
 
     def repeat(self, plan: Plan, times: int) -> None:  # noqa: ARG002 the plan is the group's
         growing = self.group.advance(times)
@@ -146,7 +175,21 @@ class VllmV1:
         for request in stopped:
             self._leave(request)
             self.kv.release(request)
-        return stopped
+        return self._answered(stopped) if self._fans_out else stopped
+
+    def _answered(self, stopped: Sequence[Request]) -> list[Request]:
+        """Requests whose last sample is among the stopped."""
+        answered = []
+        for sample in stopped:
+            group = sample.group
+            if group is None:
+                answered.append(sample)
+                continue
+            samples = group.sequences
+            if group.stop(sample):
+                samples[0].preemptions = sum(one.preemptions for one in samples)
+                answered.append(samples[0])
+        return answered
 
     def _limit_chunks(self) -> None:
         """A long prompt is capped for the sake of the others, so not where it is the only request."""
@@ -242,6 +285,13 @@ class VllmV1:
         request.seat = self._seats
         self.running[request] = None
         self.prefilling[request] = None
+
+    def resume(self, request: Request) -> None:
+        """Let a request decode whose KV is in its blocks, between ``commit`` and the next ``plan``."""
+        self._seats += 1
+        request.seat = self._seats
+        self.running[request] = None
+        self.group.join(request)
 
     def _preempt(self, request: Request) -> None:
         """Evict: all KV is given up and will be computed again, unless the cache still has it by then."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.request import Content
-from simulator.workloads.arrival import Arrival
+from simulator.workloads.arrival import Arrival, whole_sessions
 from simulator.workloads.arrivals import NS_PER_S
 from simulator.workloads.traces.trace import Trace, open_trace
 
@@ -25,6 +27,9 @@ Report = dict[str, Any]
 MINUTE_S = 60
 DISPERSION_WINDOWS_S = (1, 10, 60)
 LONG_CONTEXT_TOKENS = 131_072
+FEWEST_GAPS = 100  # between which a rate is judged
+SLOWEST_PER_S, FASTEST_PER_S = 1e-3, 1e5
+MOST_DRAWN = 1_000_000  # requests of a trace that goes on for as long as it is asked
 ROW = np.dtype([("arrival_ns", "i8"), ("prompt", "i4"), ("output", "i4")])
 
 
@@ -69,12 +74,45 @@ class PrefixReuse:
         }
 
 
+@dataclass(slots=True)
+class SessionTally:
+    """How sessions go on, filled while their beginnings pass by."""
+
+    starts_ns: array[int] = field(default_factory=lambda: array("q"))
+    turns: array[int] = field(default_factory=lambda: array("q"))
+    thinks_ns: array[int] = field(default_factory=lambda: array("q"))
+
+    def watch(self, rows: Iterable[Arrival]) -> Iterator[Arrival]:
+        """The rows, unchanged."""
+        for row in rows:
+            self.starts_ns.append(row.arrival_ns)
+            self.turns.append(1 + len(row.later))
+            self.thinks_ns.extend(turn.think_ns for turn in row.later)
+            yield row
+
+    def report(self) -> Report | None:
+        """Counts, turns per session and think times; None where no session has a second turn."""
+        if not self.thinks_ns:
+            return None
+        return {
+            "count": len(self.turns),
+            "turns": length_statistics(np.array(self.turns)),
+            "think_s": length_statistics(np.array(self.thinks_ns) / NS_PER_S),
+        }
+
+
 def describe(path: Path, format: str = "auto") -> Report:  # noqa: A002 - the name of the setting
-    """Statistics of a whole trace; holds 16 bytes a row, and every block id where there are any."""
+    """Statistics of a whole trace; holds 16 bytes a row, and every block id where there are any.
+
+    Of clients that are drawn, so many requests that figures settle. Arrivals are those of sessions.
+    """
     trace = open_trace(path, format)
-    reuse = PrefixReuse()
-    rows = np.fromiter((row[:3] for row in reuse.watch(trace.rows())), ROW)
-    times_ns = rows["arrival_ns"]
+    reuse, tally = PrefixReuse(), SessionTally()
+    arrivals: Iterator[Arrival] = islice(trace.rows(), MOST_DRAWN if trace.format == "servegen" else None)
+    if trace.sessions:
+        arrivals = whole_sessions(tally.watch(arrivals))
+    rows = np.fromiter((row[:3] for row in reuse.watch(arrivals)), ROW)
+    times_ns = np.array(tally.starts_ns) if trace.sessions else rows["arrival_ns"]
     return {
         "file": str(path),
         "format": trace.format,
@@ -84,8 +122,9 @@ def describe(path: Path, format: str = "auto") -> Report:  # noqa: A002 - the na
         "prompt_tokens": length_statistics(rows["prompt"]),
         "output_tokens": length_statistics(rows["output"]),
         "rank_correlation": rank_correlation(rows["prompt"], rows["output"]),
+        "sessions": tally.report(),
         "prefix_reuse": reuse.report(),
-        "notes": list(_notes(trace, rows)),
+        "notes": list(_notes(trace, rows, in_sessions=bool(tally.thinks_ns))),
     }
 
 
@@ -123,10 +162,10 @@ def dispersion(counts: Ints) -> float | None:
     return float(counts.var() / counts.mean())
 
 
-def length_statistics(tokens: NDArray[np.int32]) -> Report:
+def length_statistics(values: NDArray[Any]) -> Report:
     """Mean, percentiles (linear interpolation) and maximum."""
-    p50, p90, p99 = np.percentile(tokens, (50, 90, 99)).tolist()
-    return {"mean": float(tokens.mean()), "p50": p50, "p90": p90, "p99": p99, "max": int(tokens.max())}
+    p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99, "max": values.max().item()}
 
 
 def rank_correlation(first: NDArray[np.int32], second: NDArray[np.int32]) -> float | None:
@@ -144,12 +183,18 @@ def _mean_ranks(values: NDArray[np.int32]) -> NDArray[np.float64]:
     return ranks
 
 
-def _notes(trace: Trace, rows: NDArray[np.void]) -> Iterator[str]:
+def _notes(trace: Trace, rows: NDArray[np.void], *, in_sessions: bool) -> Iterator[str]:
     yield from trace.notes
+    left_out = trace.left_out()
+    if left_out:
+        yield f"{left_out:,} of {left_out + len(rows):,} rows are left out"
+    if trace.format == "servegen" and len(rows) == MOST_DRAWN:
+        yield f"described are the first {MOST_DRAWN:,} requests"
     if not trace.timed:
         yield "no arrival times: use it as lengths: {empirical: FILE} beside an arrival process"
-    elif len(rows) > 1:
+    elif len(rows) > 1 and not in_sessions:
         yield from _tick_note(rows["arrival_ns"])
+        yield from _unit_note(rows["arrival_ns"])
     longest = int((rows["prompt"].astype(np.int64) + rows["output"] > LONG_CONTEXT_TOKENS).sum())
     if longest:
         yield (
@@ -169,6 +214,14 @@ def _tick_note(times_ns: Ints) -> Iterator[str]:
         )
 
 
+def _unit_note(times_ns: Ints) -> Iterator[str]:
+    """A service so slow or so fast that its times are more likely written in another unit."""
+    gaps = len(times_ns) - 1
+    rate_per_s = gaps * NS_PER_S / max(float(times_ns[-1] - times_ns[0]), 1.0)
+    if gaps >= FEWEST_GAPS and not SLOWEST_PER_S < rate_per_s < FASTEST_PER_S and times_ns[-1]:
+        yield f"{rate_per_s:.3g} requests/s is unlikely: are the times in the unit of the format?"
+
+
 # --- for the terminal ---
 
 
@@ -185,13 +238,19 @@ def describe_view(report: Report) -> Group:
 def _lengths_table(report: Report) -> Table:
     from rich.table import Table
 
-    table = Table("tokens", box=None, pad_edge=False)
+    table = Table("", box=None, pad_edge=False)
     statistics = ("mean", "p50", "p90", "p99", "max")
     for name in statistics:
         table.add_column(name, justify="right")
-    for side in ("prompt_tokens", "output_tokens"):
-        values = (f"{report[side][name]:,.0f}" for name in statistics)
-        table.add_row(side.removesuffix("_tokens"), *values)
+    sessions = report["sessions"] or {}
+    for label, values in (
+        ("prompt tokens", report["prompt_tokens"]),
+        ("output tokens", report["output_tokens"]),
+        ("turns of a session", sessions.get("turns")),
+        ("think time, s", sessions.get("think_s")),
+    ):
+        if values is not None:
+            table.add_row(label, *(f"{values[name]:,.0f}" for name in statistics))
     return table
 
 
@@ -220,6 +279,8 @@ def _arrival_facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _content_facts(report: Report) -> Iterator[tuple[str, str]]:
+    if report["sessions"] is not None:
+        yield "sessions", f"{report['sessions']['count']:,}"
     yield "rank correlation of prompt and output", _number(report["rank_correlation"])
     reuse = report["prefix_reuse"]
     if reuse is not None:

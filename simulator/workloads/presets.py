@@ -145,12 +145,12 @@ def _arxiv() -> Sampler:
 
 
 PRESETS = {
-    "sharegpt": Preset(_sharegpt, "chat: first turns of ShareGPT, mean 297 in / 318 out"),
-    "lmsys": Preset(_lmsys, "chat: LMSYS-Chat-1M, mean 93 in / 220 out"),
-    "azure-conv": Preset(_azure_conv, "conversation service at Azure, 2023, mean 1,136 in / 212 out"),
-    "azure-code": Preset(_azure_code, "code completion at Azure, 2023, mean 1,977 in / 27 out"),
-    "mooncake-conv": Preset(_mooncake_conv, "long-context chat at Kimi, mean 11,889 in / 345 out"),
-    "arxiv": Preset(_arxiv, "summarising papers within 4,096 tokens, mean 2,535 in / 265 out"),
+    "sharegpt": Preset(_sharegpt, "ShareGPT, first turns: mean 297 in, 318 out"),
+    "lmsys": Preset(_lmsys, "LMSYS-Chat-1M: mean 93 in, 220 out"),
+    "azure-conv": Preset(_azure_conv, "chat at Azure: mean 1,136 in, 212 out"),
+    "azure-code": Preset(_azure_code, "code at Azure: mean 1,977 in, 27 out"),
+    "mooncake-conv": Preset(_mooncake_conv, "long chats at Kimi: mean 11,889 in, 345 out"),
+    "arxiv": Preset(_arxiv, "papers to 4,096 tokens: mean 2,535 in, 265 out"),
 }
 
 

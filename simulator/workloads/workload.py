@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.random import Generator, SeedSequence
 
-from simulator.engine.request import Content
+from simulator.engine.request import ONE_SEQUENCE, Content, Decoding
 from simulator.errors import ScenarioError
 from simulator.workloads import lengths as length
-from simulator.workloads.arrival import Arrival
+from simulator.workloads.arrival import Arrival, Turn, whole_sessions
 from simulator.workloads.arrivals import (
     NS_PER_S,
     ArrivalTimes,
@@ -28,11 +28,13 @@ from simulator.workloads.arrivals import (
     spread_ticks,
     tick_length_ns,
 )
+from simulator.workloads.clients import FLAT, ClientTimes, Profile, client_rates
 from simulator.workloads.presets import preset_descriptions, preset_sampler
+from simulator.workloads.sessions import first_requests, sessions
 from simulator.workloads.traces.trace import Trace, open_trace
 
 if TYPE_CHECKING:
-    from simulator.scenario import Arrivals, LengthSettings, TraceArrivals, WorkloadSettings
+    from simulator.scenario import Arrivals, ClientArrivals, LengthSettings, TraceArrivals, WorkloadSettings
 
 FIRST_CHUNK_REQUESTS = 64
 CHUNK_REQUESTS = 8192
@@ -42,6 +44,7 @@ PROCESSES = {
     "constant": "arrivals: equal gaps at rate_per_s",
     "burst": "arrivals: every request at time 0",
     "closed": "arrivals: a closed loop of clients, each with one request in flight",
+    "clients": "arrivals: many clients, each with its own rate and bursts",
     "trace": "arrivals: recorded times from a file, at rate_scale times their rate",
 }
 
@@ -53,13 +56,16 @@ class Workload:
     Each call of `arrivals` starts the same stream again: in order of time, generated as it is consumed.
     With `concurrency` set, that many clients send the requests in a closed loop: arrival times are 0 and
     mean nothing, and the stream is endless unless `requests` bounds it. `requests` is their number where
-    it is known beforehand. `notes` say what the user should know of how the stream differs from its source.
+    it is known beforehand. `decoding` is how each request is answered. `notes` say what the user should
+    know of how the stream differs from its source. `sessions`: requests may have later turns.
     """
 
     arrivals: Callable[[], Iterator[Arrival]]
     concurrency: int | None = None
     requests: int | None = None
     notes: tuple[str, ...] = ()
+    decoding: Decoding = ONE_SEQUENCE
+    sessions: bool = False
 
 
 class Seeds(NamedTuple):
@@ -68,11 +74,13 @@ class Seeds(NamedTuple):
     arrivals: SeedSequence
     lengths: SeedSequence
     ticks: SeedSequence
+    clients: SeedSequence
+    sessions: SeedSequence
 
 
 def workload_seeds(seed: int) -> Seeds:
     """The children of the scenario's first child: whatever else draws takes a child after the first."""
-    return Seeds(*SeedSequence(seed, spawn_key=(0,)).spawn(3))
+    return Seeds(*SeedSequence(seed, spawn_key=(0,)).spawn(5))
 
 
 def workload_descriptions() -> dict[str, str]:
@@ -87,11 +95,12 @@ def build_workload(settings: WorkloadSettings, seed: int, folder: Path) -> Workl
     Trace files are opened and their first rows checked at once; all others when the stream reaches them.
     """
     seeds = workload_seeds(seed)
-    trace = _open_arrival_trace(settings.arrivals, folder)
+    trace = _open_arrival_trace(settings.arrivals, seed, folder)
     if settings.lengths.trace:
         workload = _replayed(settings, trace, seeds)
     else:
         workload = _generated(settings, trace, seeds, folder)
+    workload = replace(workload, decoding=settings.decoding)
     return workload if settings.timeout_ms is None else _impatient(workload, settings.timeout_ms)
 
 
@@ -103,10 +112,10 @@ def _impatient(workload: Workload, timeout_ms: float) -> Workload:
     )
 
 
-def _open_arrival_trace(arrivals: Arrivals, folder: Path) -> Trace | None:
+def _open_arrival_trace(arrivals: Arrivals, seed: int, folder: Path) -> Trace | None:
     if arrivals.process != "trace":
         return None
-    trace = open_trace(folder / arrivals.file, arrivals.format)
+    trace = open_trace(folder / arrivals.file, arrivals.format, seed)
     if not trace.timed:
         raise ScenarioError(
             f"workload.arrivals.file {trace.path} has lengths but no times; take another arrival process "
@@ -124,11 +133,13 @@ def _replayed(settings: WorkloadSettings, trace: Trace | None, seeds: Seeds) -> 
         raise ScenarioError("workload.lengths.trace needs arrivals with process: trace")
 
     def stream() -> Iterator[Arrival]:
-        rows = _bounded(_retimed(trace, arrivals, seeds), settings.requests, settings.duration_s)
+        rows = _bounded(
+            _retimed(trace, arrivals, seeds), settings.requests, settings.duration_s, trace.sessions
+        )
         return _adjusted(rows, settings.lengths)
 
     notes = (*trace.notes, *_tick_notes(trace, arrivals), *_trace_cap_notes(trace, settings.lengths))
-    return Workload(stream, notes=notes)
+    return Workload(stream, notes=notes, sessions=trace.sessions)
 
 
 def _retimed(trace: Trace, arrivals: TraceArrivals, seeds: Seeds) -> Iterator[Arrival]:
@@ -138,11 +149,13 @@ def _retimed(trace: Trace, arrivals: TraceArrivals, seeds: Seeds) -> Iterator[Ar
     return rows if arrivals.rate_scale == 1 else rescale(rows, arrivals.rate_scale)
 
 
-def _bounded(rows: Iterator[Arrival], requests: int | None, duration_s: float | None) -> Iterator[Arrival]:
+def _bounded(
+    rows: Iterator[Arrival], requests: int | None, duration_s: float | None, in_sessions: bool
+) -> Iterator[Arrival]:
     if duration_s is not None:
         latest_ns = _latest_ns(duration_s)
         rows = takewhile(lambda row: row.arrival_ns <= latest_ns, rows)
-    return islice(rows, requests)
+    return first_requests(rows, requests) if in_sessions else islice(rows, requests)
 
 
 def _latest_ns(duration_s: float) -> int:
@@ -160,11 +173,19 @@ def _adjusted(rows: Iterator[Arrival], settings: LengthSettings) -> Iterator[Arr
 def _adjust(
     row: Arrival, prompt_cap: int | None, output_cap: int | None, output_limit: int | None
 ) -> Arrival:
-    prompt = row.prompt_tokens if prompt_cap is None else min(row.prompt_tokens, prompt_cap)
-    output = row.output_tokens if output_cap is None else min(row.output_tokens, output_cap)
-    limit = min(row.output_limit, output) if output_limit is None else output_limit
-    content = row.content if prompt == row.prompt_tokens else _cut(row.content, prompt)
-    return Arrival(row.arrival_ns, prompt, min(output, limit), limit, content, *row[5:])
+    """A request, and each later turn of its session, by the same rules."""
+
+    def adjusted(
+        prompt: int, output: int, limit: int, content: Content | None
+    ) -> tuple[int, int, int, Content | None]:
+        if prompt_cap is not None and prompt > prompt_cap:
+            prompt, content = prompt_cap, _cut(content, prompt_cap)
+        output = output if output_cap is None else min(output, output_cap)
+        limit = min(limit, output) if output_limit is None else output_limit
+        return prompt, min(output, limit), limit, content
+
+    later = tuple(Turn(turn.think_ns, *adjusted(*turn[1:])) for turn in row.later)
+    return Arrival(row.arrival_ns, *adjusted(*row[1:5]), row.priority, row.timeout_ns, later)
 
 
 def _cut(content: Content | None, prompt_tokens: int) -> Content | None:
@@ -199,13 +220,18 @@ def _generated(settings: WorkloadSettings, trace: Trace | None, seeds: Seeds, fo
     def stream() -> Iterator[Arrival]:
         times = _times(arrivals, trace, seeds)
         generator = np.random.default_rng(seeds.lengths)
-        return generate(times, sampler, generator, settings)
+        if settings.sessions is None:
+            return generate(times, sampler, generator, settings)
+        limit, turns = settings.lengths.output_limit, np.random.default_rng(seeds.sessions)
+        begun = sessions(times, sampler, generator, settings.sessions, turns, limit)
+        return _bounded(begun, settings.requests, settings.duration_s, in_sessions=True)
 
     if trace is not None and arrivals.process == "trace":
         notes = (*notes, *trace.notes, *_tick_notes(trace, arrivals))
     concurrency = arrivals.concurrency if arrivals.process == "closed" else None
     known = concurrency is not None or (trace is None and settings.duration_s is None)
-    return Workload(stream, concurrency, settings.requests if known else None, notes)
+    requests = settings.requests if known else None
+    return Workload(stream, concurrency, requests, notes, sessions=settings.sessions is not None)
 
 
 def _times(arrivals: Arrivals, trace: Trace | None, seeds: Seeds) -> ArrivalTimes:
@@ -215,9 +241,20 @@ def _times(arrivals: Arrivals, trace: Trace | None, seeds: Seeds) -> ArrivalTime
         return gamma_times(arrivals.rate_per_s, arrivals.cv, np.random.default_rng(seeds.arrivals))
     if arrivals.process == "constant":
         return ConstantTimes(arrivals.rate_per_s)
+    if arrivals.process == "clients":
+        return _client_times(arrivals, seeds)
     if arrivals.process == "trace" and trace is not None:
         return RecordedTimes(_retimed(trace, arrivals, seeds))
     return BurstTimes()
+
+
+def _client_times(arrivals: ClientArrivals, seeds: Seeds) -> ClientTimes:
+    traits = np.random.default_rng(seeds.clients)
+    rates_per_s = client_rates(arrivals.clients, arrivals.rate_per_s, arrivals.rate_sigma, traits)
+    cvs = arrivals.cv * np.exp(arrivals.cv_sigma * traits.standard_normal(arrivals.clients))
+    profile = FLAT if arrivals.profile is None else Profile(arrivals.profile, arrivals.period_s)
+    own = SeedSequence(seeds.arrivals.entropy, spawn_key=seeds.arrivals.spawn_key)
+    return ClientTimes(rates_per_s, cvs, profile, own)
 
 
 def generate(
@@ -254,7 +291,7 @@ def _arrivals(
         outputs = np.minimum(outputs, limits)
     columns = (arrival_ns.tolist(), prompts.tolist(), outputs.tolist(), limits.tolist())
     return map(
-        partial(tuple.__new__, Arrival), zip(*columns, repeat(None), repeat(0), repeat(0), strict=False)
+        partial(tuple.__new__, Arrival), zip(*columns, *map(repeat, Arrival(0, 1, 1, 1)[4:]), strict=False)
     )
 
 
@@ -286,7 +323,8 @@ def _distribution(settings: LengthSettings) -> length.Sampler:
 
 def _all_lengths(trace: Trace) -> length.Lengths:
     """Every row's lengths, 8 bytes a row while they are read."""
-    pairs = np.fromiter(((row.prompt_tokens, row.output_tokens) for row in trace.rows()), np.dtype("i4,i4"))
+    rows = whole_sessions(trace.rows()) if trace.sessions else trace.rows()
+    pairs = np.fromiter(((row.prompt_tokens, row.output_tokens) for row in rows), np.dtype("i4,i4"))
     return length.Lengths(pairs["f0"].astype(np.int64), pairs["f1"].astype(np.int64))
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from simulator.cluster import Cluster, Fleet
+from simulator.cluster import Cluster, alike
 from simulator.cost_model import DecodeLine
 from simulator.engine.kv_cache import KVCache
 from simulator.engine.plan import IterationShape
 from simulator.engine.single import Single
 from simulator.metrics import littles_law
 from simulator.recorder import COMPLETED
-from simulator.routers import round_robin
+from simulator.routers import RoundRobin
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
 from simulator.workloads.workload import Workload
@@ -38,7 +38,7 @@ class ConstantService:
 def serve(arrival_ns: np.ndarray, replicas: int = 1) -> RunTables:
     arrivals = [Arrival(time, 1, 1, 1) for time in arrival_ns.tolist()]
     engines = [Single(KVCache(10, 16), max_model_len=10) for _ in range(replicas)]
-    fleet = Fleet(engines, ConstantService(), round_robin(), 10)
+    fleet = alike(engines, ConstantService(), RoundRobin(), 10)
     return Cluster(fleet, Workload(lambda: iter(arrivals), requests=len(arrivals))).run()
 
 

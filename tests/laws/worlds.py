@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from simulator.cluster import Cluster, Fleet
+from simulator.cluster import Cluster, alike
 from simulator.cost_model import DecodeLine
 from simulator.engine.plan import IterationShape, Plan
 from simulator.engine.request import Content, Request
 from simulator.engine.scheduler import Patient, Scheduler
 from simulator.errors import RequestRefused
 from simulator.replica import LONGEST_LEAP
-from simulator.routers import least_outstanding, round_robin
+from simulator.routers import LeastLoaded, RoundRobin, one_request
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
 from simulator.workloads.workload import Workload
@@ -83,8 +83,8 @@ class World:
     def run(self, longest_leap: int = LONGEST_LEAP) -> RunTables:
         """Simulate; the engines that did it are left in ``engines``."""
         self.engines[:] = [self.engine() for _ in range(self.replicas)]
-        router = least_outstanding() if self.balance else round_robin()
-        fleet = Fleet(self.engines, self.cost, router, self.blocks, BLOCK_COPY_NS)
+        router = LeastLoaded(one_request) if self.balance else RoundRobin()
+        fleet = alike(self.engines, self.cost, router, self.blocks, BLOCK_COPY_NS)
         return Cluster(fleet, self.workload(), longest_leap=longest_leap).run()
 
 

@@ -104,6 +104,16 @@ def test_help_knows_every_command(run: Run) -> None:
             assert f"Usage: servetwin {name}" in out
 
 
+def test_help_says_what_it_says_to_the_end_at_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("", "workload", "calibrate"):
+        told = run(*name.split(), "--help")[1].splitlines()
+        commands = told[told.index("Commands:") + 1 :]
+        assert len(commands) >= 3
+        assert max(map(len, told)) <= 80
+        assert all(re.match(r"  \w+ +\S.*[^.]\.$", line) for line in commands), "a whole sentence on a line"
+
+
 def test_every_command_is_documented_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     silent = [name for name in command_names(cli.app) if not re.search(rf"`servetwin {name}\b", readme)]
@@ -180,7 +190,7 @@ def test_every_problem_of_a_scenario_has_its_own_line(run: Run, scenario: Path) 
     [
         (UserError("here: this"), 2, "error: here: this\n"),
         (ScenarioError("a:1: this\nb:2: that"), 2, "error: a:1: this\nerror: b:2: that\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
         (typer.Exit(1), 1, ""),
     ],
 )
@@ -192,6 +202,33 @@ def test_what_a_command_raises_decides_the_exit_code(
 
     monkeypatch.setitem(LISTINGS, "models", fail)
     assert run("list", "models") == (code, "", said)
+
+
+@pytest.mark.parametrize("word", ["x" * 100_000, "x " * 50_000, "/tmp/" + "x/" * 50_000, "é" * 100_000])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate x.yaml --set profile={}",
+        "simulate x.yaml --set model={}",
+        "simulate x.yaml --set hardware={}",
+        "simulate x.yaml --set {}=1",
+        "simulate x.yaml --output {}",
+        "simulate {}",
+        "list {}",
+        "{}",
+    ],
+)
+def test_a_long_word_gives_a_short_line(run: Run, command: str, word: str) -> None:
+    code, out, err = run(*(part.format(word) for part in command.split()))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    assert len(err) < 1500
+
+
+def test_an_ordinary_long_path_stays_whole(run: Run) -> None:
+    path = "/nowhere/" + "/".join(["folder"] * 50) + "/x.yaml"
+    assert path in run("simulate", path)[2]
 
 
 def test_a_bug_keeps_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +273,17 @@ def test_simulate_prints_a_summary_for_people_or_for_programs(run: Run, scenario
     summary = json.loads(out)
     assert (code, summary["seed"], summary["requests"]["completed"]) == (0, 3, 7)
     assert err.startswith("note: uncalibrated")
+
+
+@pytest.mark.parametrize(("limit", "noted"), [(131_072, False), (131_073, True)])
+def test_sequences_beyond_the_models_own_limit_are_pointed_out(
+    run: Run, scenario: Path, limit: int, noted: bool
+) -> None:
+    """Llama-3.1-8B: ``max_position_embeddings`` is 131,072 in its config.json."""
+    model = "model=meta-llama/Llama-3.1-8B"
+    limits = f"engine.max_model_len={limit}"
+    _, _, err = run("simulate", scenario, "--json", "--set", model, "--set", limits)
+    assert ("the model was made for 131,072 tokens" in err) is noted
 
 
 def test_simulate_keeps_results_that_run_again_to_the_same_bytes(run: Run, scenario: Path) -> None:
@@ -352,10 +400,16 @@ def test_lists_name_what_scenarios_accept(run: Run) -> None:
         return [row["name"] for row in json.loads(run("list", what, "--json")[1])]
 
     assert sorted(names("policies")) == sorted(POLICIES)
-    assert ["auto", *names("formats")] == list(get_args(TraceFormat))
+    read = [row["name"] for row in json.loads(run("list", "formats", "--json")[1]) if row["read"]]
+    assert ["auto", *read] == list(get_args(TraceFormat))
     assert set(get_args(Preset)) < set(names("workloads"))
-    assert {"poisson", "gamma", "constant", "burst", "closed", "trace"} < set(names("workloads"))
+    assert {"poisson", "gamma", "constant", "burst", "closed", "clients", "trace"} < set(names("workloads"))
     assert "h100-sxm" in names("hardware")
+
+
+@pytest.mark.parametrize("what", ["formats", "workloads"])
+def test_lists_fit_a_narrow_terminal(run: Run, what: str) -> None:
+    assert max(map(len, run("list", what)[1].splitlines())) <= 80
 
 
 def test_the_schema_is_json_with_every_key_of_a_scenario(run: Run) -> None:
@@ -427,3 +481,12 @@ def test_calibrate_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setitem(sys.modules, "calibration.cli", SimpleNamespace(app=app))
     assert run("calibrate") == (2, "", "error: calibrate needs scipy: pip install 'servetwin[calibrate]'\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_stream_that_the_shell_closed_is_no_error(closed: str) -> None:
+    """Python has None for a stream that is closed from the start."""
+    for arguments, code in (("list models", 0), ("simulate nowhere.yaml", 2)):
+        command = f"{sys.executable} -m simulator {arguments} {closed}"
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False)

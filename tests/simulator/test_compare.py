@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.alternatives import Alternative, read_alternatives
-from simulator.compare import compare_alternatives, compare_folders
+from simulator.compare import compare_alternatives, compare_results
 from simulator.compare_charts import Point, frontier
 from simulator.comparison import Comparison, Outcome, as_json
 from simulator.errors import UserError
@@ -144,7 +144,7 @@ def folder_of(name: str, tables: RunTables) -> Path:
 @pytest.mark.usefixtures("scenario")
 def test_kept_results_compare_like_fresh_ones() -> None:
     tables = random_run(50)
-    comparison = compare_folders([folder_of("a", tables), folder_of("b", random_run(50)), Path("a")])
+    comparison = compare_results([folder_of("a", tables), folder_of("b", random_run(50)), Path("a")])
     assert [outcome.name for outcome in comparison.outcomes] == ["a", "b", "a"]
     assert comparison.notes == ()
     assert comparison.cells(TTFT)[2].mean == summary_of(tables)["ttft_ms"]["p99"]
@@ -160,7 +160,7 @@ def test_kept_results_of_other_requests_say_so() -> None:
     folders = [
         folder_of(name, run_of([given])) for name, given in zip("abc", ({}, one, later), strict=True)
     ]
-    assert compare_folders(folders).notes == (
+    assert compare_results(folders).notes == (
         "b was offered other requests than a, so differences include those between them",
         "c was offered the requests of a at other times",
     )

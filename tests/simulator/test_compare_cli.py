@@ -101,7 +101,7 @@ def test_none_that_can_run_is_wrong_input(run: Run) -> None:
 
 
 WRONG = [
-    ("", "missing argument 'SCENARIO | DIR DIR ...'; see: servetwin compare --help"),
+    ("", "missing argument 'SCENARIO|DIRS'; see: servetwin compare --help"),
     (
         "x.yaml",
         "compare x.yaml: a scenario needs --vary KEY=V1,V2,..., "

@@ -1,19 +1,17 @@
-"""The page of a comparison: complete, harmless, and drawn."""
+"""The page of a comparison: complete and harmless."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from plotly.offline import get_plotlyjs
 
+from simulator.charts import log_axis
 from simulator.compare import curves_of
-from simulator.compare_report import compare_page, write_compare_report
+from simulator.compare_report import compare_page
 from simulator.comparison import Comparison, Outcome
 from tests.simulator.run_examples import NEVER, random_run, run_of, summary_of
 from tests.simulator.test_report import ATTACK, Reader
@@ -103,21 +101,21 @@ def test_alternatives_that_answer_nobody_still_have_a_page() -> None:
     outcome = Outcome("a", summaries=(summary_of(tables),), curves=curves_of(tables))
     text = page_of(outcome, outcome)
     assert figures(text) == {}
-    assert "NaN" not in text
+    ours = re.sub(r'(?<=id="plotly">)[^<]*', "", text)
+    assert "NaN" not in ours
 
 
-def test_a_browser_draws_every_chart(tmp_path: Path) -> None:
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("needs Chromium to draw the page")
-    comparison = Comparison(ATTACK, (outcome_of(ATTACK), outcome_of("b", 2)), 1, 0)
-    write_compare_report(tmp_path / "page.html", comparison, [])
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-        "--disable-background-networking --disable-component-update --virtual-time-budget=9000 --dump-dom"
-    )
-    command = [browser, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}"]
-    command.append((tmp_path / "page.html").as_uri())
-    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert dom.count('class="main-svg"') >= 6
-    assert dom.count("<h1") == 1
+@pytest.mark.parametrize(
+    ("lowest", "highest", "axis"),
+    [
+        (7.0, 8.0, {"type": "linear"}),
+        (2.0, 9.0, {"type": "log", "dtick": "D1"}),
+        (1.0, 1000.0, {"type": "log", "dtick": "D2"}),
+        (1.0, 1e5, {"type": "log", "dtick": 1}),
+        (0.0, 5.0, {"type": "log", "dtick": 1}),
+    ],
+)
+def test_an_axis_has_several_numbers_but_no_crowd(
+    lowest: float, highest: float, axis: dict[str, object]
+) -> None:
+    assert log_axis(lowest, highest) == axis

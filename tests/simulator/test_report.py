@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import gzip
 import json
 import re
-import shutil
-import subprocess
+from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,8 +23,9 @@ def page_of(
 ) -> str:
     """The page without plotly's own code, so that what is looked for is ours."""
     text = page(yaml, summary_of(tables, **facts), tables, notes)
-    assert text.count(get_plotlyjs()) == 1
-    return text.replace(get_plotlyjs(), "")
+    before, packed, after = re.split(r'(?<=id="plotly">)([^<]*)', text, maxsplit=1)
+    assert gzip.decompress(b64decode(packed)).decode() == get_plotlyjs()
+    return before + after
 
 
 class Reader(HTMLParser):
@@ -87,7 +88,7 @@ def test_every_chart_has_a_heading_a_label_and_a_table() -> None:
     reader = Reader(page_of(random_run(300)))
     charts = [attributes for attributes in reader.named("div") if attributes.get("class") == "chart"]
     names = " ".join(str(chart["data-figure"]) for chart in charts)
-    assert names == "ttft tpot itl e2e tokens rates batch kv queue"
+    assert names == "ttft tpot itl e2e tokens rates batch kv queue ttft-over-time replicas"
     assert all(chart["role"] == "img" and chart["aria-label"] for chart in charts)
     assert len(reader.named("details")) == len(charts)
     ids = [str(attributes["id"]) for _, attributes in reader.tags if "id" in attributes]
@@ -108,7 +109,7 @@ def test_the_promise_is_drawn_and_tabled() -> None:
 
 
 def figures(text: str) -> dict[str, dict]:  # type: ignore[type-arg]
-    found = re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.S)
+    found = re.findall(r'<script type="application/json" id="([\w-]+)">(.*?)</script>', text, re.S)
     return {name: json.loads(data) for name, data in found}
 
 
@@ -129,7 +130,7 @@ def test_answers_that_come_all_at_once_have_no_token_times_to_draw() -> None:
 
 def test_uncalibrated_times_are_announced() -> None:
     text = page_of(random_run(20), profile=Profile("roofline", "roofline"), extrapolated=1.0)
-    assert '<p class="warning">Profile roofline: UNCALIBRATED' in text
+    assert '<div class="warning"><p>Profile roofline: UNCALIBRATED' in text
     assert "EXTRAPOLATED" in page_of(random_run(20), extrapolated=0.5)
     assert "EXTRAPOLATED" not in page_of(random_run(20))
 
@@ -138,7 +139,7 @@ def test_the_page_stays_small_however_long_the_run(tmp_path: Path) -> None:
     tables = random_run(20_000)
     write_report(tmp_path / "new" / "report.html", "name: chat\n", summary_of(tables), tables)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.html"]
-    assert (tmp_path / "new" / "report.html").stat().st_size < 6_000_000
+    assert (tmp_path / "new" / "report.html").stat().st_size < 2_500_000
     assert len(page_of(tables)) < 200_000
 
 
@@ -146,20 +147,3 @@ def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path) -
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match="the report cannot be written"):
         write_report(tmp_path / "taken" / "report.html", "", summary_of(run_of()), run_of())
-
-
-def test_a_browser_draws_every_chart(tmp_path: Path) -> None:
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("needs Chromium to draw the page")
-    tables = random_run(200)
-    write_report(tmp_path / "report.html", "name: chat\n", summary_of(tables, scenario_name=ATTACK), tables)
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-        "--disable-background-networking --disable-component-update --virtual-time-budget=9000 --dump-dom"
-    )
-    command = [browser, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}"]
-    command.append((tmp_path / "report.html").as_uri())
-    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert dom.count('class="main-svg"') >= 9
-    assert dom.count("<h1") == 1

@@ -3,6 +3,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from simulator import results
+from simulator.columns import CompactColumns
 from simulator.errors import UserError
 from simulator.results import read_results, write_results
 from simulator.run_tables import RunTables
@@ -49,6 +52,19 @@ def test_equal_tables_give_equal_bytes(tmp_path: Path) -> None:
     assert first["requests.parquet"] != other["requests.parquet"]
 
 
+def test_how_a_table_is_held_does_not_show_in_the_files(tmp_path: Path) -> None:
+    wide = random_run(400)
+    compact = replace(wide, requests=compacted(wide.requests), iterations=compacted(wide.iterations))
+    assert digests(write(tmp_path / "one", wide)) == digests(write(tmp_path / "two", compact))
+
+
+def compacted(columns: Mapping[str, np.ndarray]) -> CompactColumns:
+    table = CompactColumns(tuple(columns))
+    for part in (slice(0, 7), slice(7, None)):
+        table.append(np.column_stack([column[part] for column in columns.values()]))
+    return table
+
+
 def test_the_tables_are_as_promised(tmp_path: Path) -> None:
     requests = [
         {"arrival_ns": 1500 * MS, "finished_ns": 2000 * MS},
@@ -63,6 +79,7 @@ def test_the_tables_are_as_promised(tmp_path: Path) -> None:
     )
     assert list(types) == promised.split()
     assert {types[name] for name in types if name.endswith("_s")} == {"DOUBLE"}
+    assert {types[name] for name in types if not name.endswith("_s")} == {"BIGINT", "VARCHAR"}
     query = "SELECT arrival_s, status, reason, finished_s"
     rows = duckdb.sql(f"{query} FROM '{directory}/requests.parquet'").fetchall()
     assert rows == [(1.5, "completed", None, 2.0), (1.501, "rejected", "it's too long", None)]
@@ -113,6 +130,20 @@ def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
 def test_a_foreign_summary_is_refused(tmp_path: Path, text: str) -> None:
     (write(tmp_path, random_run(10)) / "summary.json").write_text(text)
     with pytest.raises(UserError, match="not the summary of a ServeTwin run"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["requests", "duration_s", "throughput", "ttft_ms", "tpot_ms", "e2e_ms"])
+def test_an_edited_summary_is_refused(tmp_path: Path, key: str) -> None:
+    path = write(tmp_path, random_run(50)) / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    if key == "duration_s":
+        summary[key] += 1
+    else:
+        name = next(name for name, value in summary[key].items() if isinstance(value, int | float))
+        summary[key][name] = 2 * summary[key][name] + 1
+    path.write_text(json.dumps(summary), encoding="utf-8")
+    with pytest.raises(UserError, match=f"{key} is not that of the tables|speaks of"):
         read_results(tmp_path)
 
 

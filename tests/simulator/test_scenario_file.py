@@ -169,14 +169,15 @@ WRONG_VALUES = [
         "dtype=bf16",
         "dtype must be bfloat16, float16, float32 or float8, not 'bf16' (did you mean bfloat16?)",
     ),
-    ("parallel.pipeline=2", "parallel.pipeline must be 1, not 2: pipelines are not modelled yet"),
+    ("parallel.pipeline=0", "parallel.pipeline must be >= 1, not 0"),
     ("parallel.tensor=0", "parallel.tensor must be >= 1, not 0"),
     ("parallel=2", "parallel must be a mapping of keys, not 2"),
     ("replicas=0", "replicas must be >= 1, not 0"),
     ("replicas=2x", "replicas must be a whole number (copies of the model behind the router), not '2x'"),
     (
         "router=round_robin",
-        "router must be round-robin or least-outstanding, not 'round_robin' (did you mean round-robin?)",
+        "router must be round-robin, least-outstanding, power-of-two, join-shortest-queue or "
+        "prefix-affinity, not 'round_robin' (did you mean round-robin?)",
     ),
     ("seed=-1", "seed must be >= 0, not -1"),
     ("name=7", "name must be text, not 7; put it in quotes"),
@@ -184,7 +185,7 @@ WRONG_VALUES = [
     ("model=", "model must be text, not empty"),
     ("hardware=h100", "hardware: 'h100' is not known; did you mean 'h100-sxm'?"),
     ("rate_per_s=4", "rate_per_s is not a known key (did you mean workload.arrivals.rate_per_s?)"),
-    ("slo={}", "slo must give at least one of ttft_ms, tpot_ms, e2e_ms"),
+    ("slo={}", "slo must give at least one of ttft_ms, tpot_ms, e2e_ms, itl_ms, queue_ms"),
     ("slo.ttft_ms=0", "slo.ttft_ms must be > 0, not 0"),
     ("slo.ttft=200", "slo.ttft is not a known key (did you mean ttft_ms?)"),
     (
@@ -220,8 +221,8 @@ WRONG_VALUES = [
     ),
     (
         "workload.arrivals.process=poison",
-        "workload.arrivals.process must be poisson, gamma, constant, burst, closed or trace, not 'poison' "
-        "(did you mean poisson?)",
+        "workload.arrivals.process must be poisson, gamma, constant, burst, closed, clients or trace, "
+        "not 'poison' (did you mean poisson?)",
     ),
     ("workload.arrivals={rate_per_s: 8}", "workload.arrivals.process is required"),
     ("workload.arrivals=poisson", "workload.arrivals must be a mapping of keys, not 'poisson'"),
@@ -242,10 +243,11 @@ WRONG_VALUES = [
     ),
     (
         "workload.arrivals={process: trace, file: ., format: azur}",
-        "workload.arrivals.format must be auto, azure, mooncake, vidur or lengths, not 'azur' "
+        "workload.arrivals.format must be auto, azure, mooncake, vidur, lengths, burstgpt, bailian, "
+        "servegen, weka, llmservingsim, splitwise-sim, openai-batch or measured, not 'azur' "
         "(did you mean azure?)",
     ),
-    ("workload.arrivals={process: trace, file: .}", "workload.arrivals.file: is a folder: ."),
+    ("workload.lengths={empirical: .}", "workload.lengths.empirical: is a folder: ."),
     (
         "workload.lengths={}",
         "workload.lengths must give one of preset, fixed, uniform, lognormal, empirical, trace",
@@ -517,6 +519,7 @@ def test_the_resolved_scenario_writes_every_default_in_a_fixed_order(folder: Pat
         model: meta-llama/Llama-3.1-8B
         hardware: h100-sxm
         profile: auto
+        server_overhead_ms: auto
         dtype: bfloat16
         parallel:
           tensor: 1

@@ -62,5 +62,27 @@ def test_rows_and_blocks_by_hand() -> None:
     np.testing.assert_allclose(series.output_tokens_per_s[1:4], 500)
 
 
+@given(st.integers(1, 60), st.integers(0, 99), st.integers(1, 9))
+def test_work_falls_into_the_bins_in_which_it_was_done(requests: int, seed: int, replicas: int) -> None:
+    """Against a plain sum over rows and bins; some rows take no time, and fall where they are."""
+    tables = random_run(requests, seed, replicas)
+    iterations = tables.iterations
+    iterations["end_ns"][::5] = iterations["start_ns"][::5]
+    edges = bin_edges_ns(tables, 400)
+    start, end = iterations["start_ns"][:, None], iterations["end_ns"][:, None]
+    overlap = np.minimum(end, edges[1:]) - np.maximum(start, edges[:-1])
+    share = np.clip(overlap, 0, None) / np.maximum(end - start, 1)
+    share[::5] = (start[::5] >= edges[:-1]) & (start[::5] < edges[1:])
+    positions = iterations["repeats"] * (iterations["prefill_tokens"] + iterations["decodes"])
+    wasted = iterations["repeats"] * np.minimum(7, iterations["decodes"])
+    iterations["padding_tokens"] = np.minimum(7, iterations["decodes"])
+    found = over_time(tables, replicas)
+    wanted = (wasted @ share) / np.maximum(positions @ share, 1)
+    np.testing.assert_allclose(found.padding_share, wanted, rtol=1e-6, atol=1e-7)
+    iterations["preempted"] = np.arange(len(start))
+    evicted = iterations["preempted"] @ share / found.width_s
+    np.testing.assert_allclose(over_time(tables, replicas).preempted_per_s, evicted, rtol=1e-6, atol=1e-4)
+
+
 def test_an_empty_run_has_a_series_too() -> None:
     assert over_time(run_of(), replicas=1).rows.sum() == 0

@@ -105,3 +105,11 @@ def test_what_stands_behind_the_times_is_said(
 
 def test_markup_in_a_name_is_text() -> None:
     assert "[red]chat[/red]" in shown(summary_of(run_of(), scenario_name="[red]chat[/red]"))
+
+
+def test_a_live_run_says_that_it_was_one() -> None:
+    told = shown(summary_of(random_run(50), profile=Profile("cpu, attention sdpa", "live")))
+    assert "Ran live" in told
+    assert "Simulated" not in told
+    assert "every time was measured" in told
+    assert "Simulated" in shown(summary_of(random_run(50)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cluster import Cluster, Fleet
+from simulator.cluster import Cluster, alike
 from simulator.engine.bucketed import Bucketed
 from simulator.engine.dynamic import Dynamic
 from simulator.engine.kv_cache import KVCache
@@ -10,7 +10,7 @@ from simulator.engine.queue_policy import QueuePolicy
 from simulator.engine.scheduler import Scheduler
 from simulator.metrics import littles_law
 from simulator.recorder import COMPLETED, REJECTED
-from simulator.routers import round_robin
+from simulator.routers import RoundRobin
 from simulator.run_tables import RunTables
 from simulator.workloads.arrival import Arrival
 from simulator.workloads.workload import Workload
@@ -22,7 +22,7 @@ BLOCKS = 100
 def serve(scheduler: Scheduler, arrival_ns: list[int], concurrency: int | None = None) -> RunTables:
     arrivals = [Arrival(time, 4, 3, 3) for time in arrival_ns]
     workload = Workload(lambda: iter(arrivals), concurrency, len(arrivals))
-    return Cluster(Fleet([scheduler], ToyCost(), round_robin(), BLOCKS), workload).run()
+    return Cluster(alike([scheduler], ToyCost(), RoundRobin(), BLOCKS), workload).run()
 
 
 def bucketed(timeout_ns: int) -> Bucketed:

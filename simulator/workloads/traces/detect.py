@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import csv
-import json
-from itertools import islice
+from os.path import isdir
 from pathlib import Path
 
 from simulator.errors import TraceError
-from simulator.workloads.traces import azure, lengths_csv, mooncake, vidur
-from simulator.workloads.traces.trace_file import open_text
-
-LONGEST_HEAD = 1 << 16
+from simulator.measured.read import kind_of
+from simulator.workloads.traces import (
+    azure,
+    burstgpt,
+    hashed_json,
+    lengths_csv,
+    llmservingsim,
+    servegen,
+    splitwise_sim,
+    vidur,
+    weka,
+)
+from simulator.workloads.traces.head import first_lines, json_keys
 
 # What sets each format apart, most particular first: all of these names are in its header or first object.
 CSV_SIGNS = (
     ("azure", (azure.TIME_COLUMN, azure.PROMPT_COLUMN, azure.OUTPUT_COLUMN)),
-    ("vidur", (vidur.PROMPT_COLUMN, vidur.OUTPUT_COLUMN)),
-    ("burstgpt", ("Timestamp", "Request tokens", "Response tokens")),
-    ("splitwise-sim", ("arrival_timestamp", "prompt_size", "token_size")),
+    ("vidur", vidur.COLUMNS[1:]),
+    ("burstgpt", burstgpt.COLUMNS),
+    ("splitwise-sim", splitwise_sim.COLUMNS),
     *(("lengths", names) for names in lengths_csv.COLUMN_NAMES),
 )
 JSON_SIGNS = (
-    ("bailian", ("chat_id", mooncake.TIME_KEY, mooncake.PROMPT_KEY)),
-    ("mooncake", (mooncake.TIME_KEY, mooncake.PROMPT_KEY, mooncake.OUTPUT_KEY)),
-    ("weka", ("requests", "block_size", "hash_id_scope")),
-    ("llmservingsim", ("arrival_time_ns", "input_toks")),
-    ("llmservingsim", ("arrival_time_ns", "sub_requests")),
-    ("openai-batch", ("custom_id", "method", "body")),
+    ("bailian", ("chat_id", hashed_json.TIME_KEY, hashed_json.PROMPT_KEY)),
+    ("mooncake", (hashed_json.TIME_KEY, hashed_json.PROMPT_KEY, hashed_json.OUTPUT_KEY)),
+    ("weka", (weka.REQUESTS_KEY, weka.BLOCK_KEY, "hash_id_scope")),
+    ("llmservingsim", (llmservingsim.TIME_KEY, llmservingsim.PROMPT_KEY)),
+    ("llmservingsim", (llmservingsim.TIME_KEY, llmservingsim.TURNS_KEY)),
+    ("openai-batch", ("custom_id", "body")),
+    ("openai-batch", ("custom_id", "response")),
 )
-SERVEGEN_COLUMNS = 6
 
 
 def detect(path: Path) -> str:
@@ -45,19 +53,26 @@ def detect(path: Path) -> str:
 
 def recognise(path: Path) -> str | None:
     """Name of the format, or None for a file that fits none."""
+    if isdir(path):
+        return _folder_format(path)
     lines = first_lines(path, 2)
     if not lines:
         raise TraceError(f"{path}: holds only blank lines")
-    if lines[0].startswith("{"):
-        return _json_format(lines[0])
+    if lines[0][0] in "{[":
+        return _json_format(path)
     return _csv_format(lines)
 
 
-def first_lines(path: Path, count: int) -> list[str]:
-    """The first lines that are not blank, each cut where no header would still go on."""
-    with open_text(path) as text:
-        lines = iter(lambda: text.readline(LONGEST_HEAD), "")
-        return list(islice((line.strip() for line in lines if line.strip()), count))
+def _folder_format(path: Path) -> str:
+    if servegen.client_files(path):
+        return "servegen"
+    sessions = weka.session_files(path)
+    if sessions and recognise(sessions[0]) == "weka":
+        return "weka"
+    raise TraceError(
+        f"{path}: is a folder; a trace is one file, or a folder of ServeGen clients "
+        "(chunk-N-trace.csv) or of WEKA sessions (JSON)"
+    )
 
 
 def csv_header(path: Path) -> list[str]:
@@ -89,19 +104,19 @@ def _placeholder_time(header: list[str], lines: list[str]) -> bool:
 
 def _is_servegen(cells: list[str]) -> bool:
     """ServeGen's windows have no header: start, rate, cv, pattern, shape, scale."""
-    return len(cells) == SERVEGEN_COLUMNS and cells[3] in ("Gamma", "Weibull", "") and cells[0].isdecimal()
+    return len(cells) == servegen.COLUMNS and cells[3] in ("Gamma", "Weibull", "") and cells[0].isdecimal()
 
 
-def _json_format(line: str) -> str | None:
-    for name, keys in JSON_SIGNS:
-        if all(key in _keys(line) for key in keys):
+def _json_format(path: Path) -> str | None:
+    keys = json_keys(path)
+    for name, wanted in JSON_SIGNS:
+        if all(key in keys for key in wanted):
             return name
+    if kind_of(keys) is not None:
+        return "measured"
+    if keys and keys[0].isdecimal():
+        raise TraceError(
+            f"{path}: holds the lengths of a ServeGen client; give the folder of the pool, or the client's "
+            "chunk-N-trace.csv"
+        )
     return None
-
-
-def _keys(line: str) -> list[str]:
-    """Keys of a JSON object; of one longer than the head, the quoted names that its text shows."""
-    try:
-        return list(json.loads(line))
-    except ValueError:
-        return [part.rpartition('"')[2] for part in line.split('":')[:-1]]

@@ -16,7 +16,7 @@ from simulator.workloads.traces.trace_file import CsvTable, open_text, token_cou
 
 COLUMN_NAMES = (
     (azure.PROMPT_COLUMN, azure.OUTPUT_COLUMN),
-    (vidur.PROMPT_COLUMN, vidur.OUTPUT_COLUMN),
+    (vidur.COLUMNS.prompt, vidur.COLUMNS.output),
     ("prompt_tokens", "output_tokens"),
 )
 

@@ -18,6 +18,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 LONGEST_TOKENS = 2**31
 NS_PER_S = 1_000_000_000
+LATEST_S = 10**12  # thirty thousand years: no time is later
 LONGEST_TRACE_NS = 10 * 366 * 86_400 * NS_PER_S
 DAMAGED_ARCHIVE = (EOFError, gzip.BadGzipFile, zlib.error)
 
@@ -40,7 +41,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
     except FileNotFoundError as error:
         raise TraceError(f"{path}: there is no such trace file") from error
     except IsADirectoryError as error:
-        raise TraceError(f"{path}: is a folder; a trace is one file") from error
+        raise TraceError(f"{path}: is a folder; this format is one file") from error
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -64,6 +65,9 @@ class CsvTable:
         self.header = [name.strip() for name in next(self._rows, [])]
         if not self.header:
             raise TraceError(f"{path}:1: must start with a header, the names of its columns")
+        twice = [name for name in self.header if self.header.count(name) > 1]
+        if twice:
+            raise TraceError(f"{path}:1: column {twice[0]} stands there twice; keep the one that is meant")
 
     def position(self, column: str) -> int:
         """Where a column stands; refuses a file without it."""
@@ -120,13 +124,24 @@ def token_count(cell: str, path: Path, line: int, column: str) -> int:
     """A length in tokens as written in a CSV cell."""
     if cell.isdecimal() and len(cell) < 20 and 0 < (tokens := int(cell)) < LONGEST_TOKENS:
         return tokens
-    raise wrong_count(cell, path, line, column)
+    raise wrong_count(cell, f"{path}:{line}", column)
 
 
-def wrong_count(found: object, path: Path, line: int, column: str) -> TraceError:
+def seconds_ns(cell: str, path: Path, line: int, column: str) -> int:
+    """A time in seconds as written in a CSV cell, in ns."""
+    try:
+        seconds = float(cell)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < LATEST_S:
+        raise TraceError(f"{path}:{line}: {column} must be seconds >= 0, not {cell!r}")
+    return round(seconds * NS_PER_S)
+
+
+def wrong_count(found: object, place: str, column: str) -> TraceError:
     """The error for what should have been a length in tokens."""
     return TraceError(
-        f"{path}:{line}: {column} must be a whole number from 1 to {LONGEST_TOKENS - 1}, "
+        f"{place}: {column} must be a whole number from 1 to {LONGEST_TOKENS - 1}, "
         f"not {shortened(repr(found))}"
     )
 

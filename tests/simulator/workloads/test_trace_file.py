@@ -73,7 +73,10 @@ def test_no_reader_takes_a_file_that_is_not_there(tmp_path: Path, read: Reader) 
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == ": is a folder; a trace is one file"
+    assert refusal(tmp_path) == (
+        ": is a folder; a trace is one file, or a folder of ServeGen clients (chunk-N-trace.csv) "
+        "or of WEKA sessions (JSON)"
+    )
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -87,7 +90,7 @@ def test_the_empty_file_of_a_public_data_set_is_refused(shared: Callable[..., Pa
     assert refusal(path) == ": is empty (0 bytes)"
 
 
-@pytest.mark.parametrize("content", ["\n\n", gzip.compress(b"")])
+@pytest.mark.parametrize("content", ["\n\n", gzip.compress(b"", mtime=0)])
 def test_a_file_of_blank_lines_is_refused(tmp_path: Path, content: str | bytes) -> None:
     assert refusal(written(tmp_path, content)) == ": holds only blank lines"
 

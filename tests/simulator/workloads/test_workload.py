@@ -113,7 +113,7 @@ def test_another_rate_only_stretches_the_same_gaps() -> None:
 
 def test_each_purpose_draws_from_its_own_seed() -> None:
     seeds = workload_seeds(5)
-    assert len({tuple(seed.generate_state(4)) for seed in seeds}) == 3
+    assert len({tuple(seed.generate_state(4)) for seed in seeds}) == 5
     rows = offered(POISSON, {"preset": "sharegpt"}, requests=50, seed=5)
     assert times_ns(rows) == poisson_times(8, np.random.default_rng(seeds.arrivals)).take(50).tolist()
     lengths = preset_sampler("sharegpt")(np.random.default_rng(seeds.lengths), 50)
