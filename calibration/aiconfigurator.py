@@ -31,6 +31,7 @@ LIMITS = (
     "prompt attention was measured without a prefix; chunks behind one are priced by their query-key pairs",
     "each kernel was timed again and again, so a KV cache below some 50 MB was read from L2",
 )
+LARGEST = 1e15  # no shape and no time in ms is as large
 SITE_CHECK = (1024, 16384)  # GEMM widths among which left-out shapes are predicted
 
 
@@ -91,7 +92,10 @@ class _Tables:
         self.engine = engine
         self.dtype = DTYPES[dtype]
         self.versions: dict[str, str] = {}
-        self.device = str(self.rows("gemm", "gemm_perf", "device", "true limit 1")[0][0])
+        devices = self.rows("gemm", "gemm_perf", "device", "true limit 1")
+        if not devices:
+            raise ProfileError(f"{self.folder}: the gemm_perf table is empty")
+        self.device = str(devices[0][0])
         sites = self.rows("gemm", "gemm_perf", "n, k, m, latency", f"gemm_dtype = '{self.dtype}'")
         self.gemms = GemmTable(sites, hardware, 1 if dtype == "float8" else 2)
 
@@ -103,15 +107,28 @@ class _Tables:
         if not files:
             raise ProfileError(f"{self.folder}: holds no {family}/{self.engine}/*/{table}.parquet")
         self.versions[table] = files[-1].parent.name
-        with duckdb.connect() as connection:
-            names = (
-                connection.execute("select * from read_parquet(?) limit 0", [str(files[-1])]).description
-                or []
-            )
-            if "window_size" in {column[0] for column in names}:
-                where += " and window_size = 0"
-            query = f"select {columns} from read_parquet(?) where {where}"
-            return list(connection.execute(query, [str(files[-1])]).fetchall())
+        try:
+            with duckdb.connect() as connection:
+                return _selected(connection, str(files[-1]), columns, where)
+        except duckdb.Error as error:
+            raise ProfileError(f"{files[-1]}: not such a table: {str(error).splitlines()[0]}") from None
+
+
+def _selected(connection: Any, file: str, columns: str, where: str) -> list[tuple[Any, ...]]:
+    """Rows of one Parquet file, none of them with a gap."""
+    names = connection.execute("select * from read_parquet(?) limit 0", [file]).description or []
+    if "window_size" in {column[0] for column in names}:
+        where += " and window_size = 0"
+    query = f"select {columns} from read_parquet(?) where {where}"
+    rows: list[tuple[Any, ...]] = connection.execute(query, [file]).fetchall()
+    for row in rows:
+        if not all(_is_usable(value) for value in row) and columns != "device":
+            raise ProfileError(f"{file}: a row of {columns} is {row}; every number must be finite and > 0")
+    return rows
+
+
+def _is_usable(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < LARGEST
 
 
 def _version(path: Path) -> list[int]:
@@ -135,7 +152,9 @@ class GemmTable:
         their utilisation of the roofline is held."""
         if axis is None and (n, k) in self.sites:
             return self.sites[n, k]
-        widths = axis or self.axis
+        widths = self.axis if axis is None else axis
+        if len(widths) < 2:
+            raise ProfileError("the GEMM table has too few shapes: fewer than two widths are both n and k")
         corners = [(a, b, sa * sb) for a, sa in _around(n, widths) for b, sb in _around(k, widths)]
         rows = set.intersection(*(set(self.sites.get((a, b), ())) for a, b, _ in corners))
         if not rows:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import ProfileError
 from simulator.profile import Curve
 
 Floats = NDArray[np.float64]
 ROUNDS = 6  # of reweighting towards least absolute error, which outliers do not move
 SMALLEST_RESIDUAL = 3e-3
+KNEE = 1.001  # nearer to an end there is none
 
 
 def hats(at: Floats, knots: Floats) -> Floats:
@@ -47,6 +49,44 @@ def monotone_fit(at: Sequence[float], ns: Sequence[float], knots: Sequence[float
             break
         weights = 1 / np.sqrt(np.maximum(residuals, SMALLEST_RESIDUAL))
     return Curve(tuple(axis.tolist()), tuple(np.cumsum(solution).tolist()))
+
+
+def two_lines(at: Sequence[float], ns: Sequence[float], within: float) -> Curve | None:
+    """The higher of two rising lines, as of memory traffic and arithmetic, where that is the whole story.
+
+    None where some point lies farther off than ``within``, relative. The knee need not be a measured place.
+    """
+    points, times = np.asarray(at, dtype=float), np.asarray(ns, dtype=float)
+    places = np.unique(points)
+    splits = [places[0], *((places[1:] + places[:-1]) / 2)]
+    pairs = [
+        (_line(points, times, points <= split), _line(points, times, points > split)) for split in splits
+    ]
+    worst = [float(np.abs(_higher(pair, points) / times - 1).max()) for pair in pairs]
+    if min(worst) > within:
+        return None
+    (base, slope), (other_base, other_slope) = pair = pairs[worst.index(min(worst))]
+    knots = {float(places[0]), float(places[-1])}
+    if other_slope != slope:
+        knee = (base - other_base) / (other_slope - slope)
+        knots |= {knee} if KNEE * places[0] < knee < places[-1] / KNEE else set()
+    axis = np.asarray(sorted(knots))
+    return Curve(tuple(axis.tolist()), tuple(_higher(pair, axis).tolist()))
+
+
+def _higher(pair: Sequence[tuple[float, float]], at: Floats) -> Floats:
+    return np.asarray(np.max([base + slope * at for base, slope in pair], axis=0))
+
+
+def _line(at: Floats, ns: Floats, mask: NDArray[np.bool_]) -> tuple[float, float]:
+    """The non-negative base and slope with the least relative error; of no points: nothing at all."""
+    from scipy.optimize import nnls
+
+    if not mask.any():
+        return 0.0, 0.0
+    design = np.stack([1 / ns[mask], at[mask] / ns[mask]], axis=1)
+    base, slope = nnls(design, np.ones(int(mask.sum())))[0]
+    return float(base), float(slope)
 
 
 def evaluate(curve: Curve, at: Sequence[float] | Floats) -> Floats:
@@ -88,6 +128,10 @@ def isotonic(values: Floats) -> Floats:
 
 def error_summary(errors: Sequence[float], left_out: str) -> dict[str, object]:
     """Median and 95th percentile of absolute relative errors, as a profile states them."""
+    if not errors:
+        raise ProfileError(
+            f"too few places were measured to leave any out ({left_out}); three is the least"
+        )
     sizes = np.abs(np.asarray(errors, dtype=float))
     return {
         "left_out": left_out,

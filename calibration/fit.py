@@ -22,10 +22,22 @@ from calibration.operators import (
 from simulator.errors import ProfileError
 from simulator.hardware import load_hardware
 from simulator.models import load_model
-from simulator.profile import FORMAT, TOKEN_OPERATORS, Curve, Profile, parse_profile
+from simulator.profile import (
+    CHECKSUM,
+    FORMAT,
+    TOKEN_OPERATORS,
+    Curve,
+    DecodeAttention,
+    PrefillAttention,
+    Profile,
+    checksum,
+    parse_profile,
+)
 from simulator.roofline import Roofline
+from simulator.whole_files import write_whole
 
 LINE_WIDTH = 116
+WHOLE = "iteration"
 BORROWED = "host time per iteration is borrowed: it was measured on other hardware than this"
 
 
@@ -35,6 +47,9 @@ def fit_profile(measurements: Measurements, host: Mapping[str, Any], check: bool
     bounds = Roofline(
         load_model(header.model), load_hardware(header.hardware), header.dtype, header.tensor_parallel
     )
+    single = (
+        check and WHOLE not in header.checks
+    )  # operators made out of whole iterations have no own error
     fields: dict[str, Any] = {
         "format": FORMAT,
         "kind": header.kind,
@@ -44,8 +59,9 @@ def fit_profile(measurements: Measurements, host: Mapping[str, Any], check: bool
         "tensor_parallel": header.tensor_parallel,
         "source": _source(measurements),
         "notes": [*header.notes, *([BORROWED] if host.get("borrowed") else [])],
-        "held_out_error": {**header.checks, **(_held_out(measurements, bounds) if check else {})},
+        "held_out_error": {**header.checks, **(_held_out(measurements, bounds) if single else {})},
         "host": dict(host),
+        **({"server": dict(header.server)} if header.server else {}),
         "operators": _operators(measurements),
     }
     return fields
@@ -71,6 +87,7 @@ def _operators(measurements: Measurements) -> dict[str, Any]:
             raise ProfileError(f"measurements hold no {required!r}; a profile needs it")
     prefill = fit_prefill(measurements.of("prefill_attention"))
     decode = fit_decode(measurements.of("decode_attention"))
+    mixed = measurements.of("mixed_decode_attention")
     return {
         **{
             name: _curve(fit_compact_curve(measurements.of(name)), "tokens")
@@ -78,17 +95,28 @@ def _operators(measurements: Measurements) -> dict[str, Any]:
             if measurements.of(name)
         },
         "head": _curve(fit_compact_curve(measurements.of("head")), "rows"),
-        "prefill_attention": {
-            "pairs_per_token": prefill.pairs_per_token,
-            "pairs_per_chunk": prefill.pairs_per_chunk,
-            "keys_per_token": prefill.keys_per_token,
-            **_curve(prefill.curve, "effective_pairs"),
-        },
-        "decode_attention": {
-            "rows": list(decode.rows),
-            "contexts": list(decode.contexts),
-            "ns": [[round(ns) for ns in line] for line in decode.ns],
-        },
+        "prefill_attention": attention_fields(prefill),
+        "decode_attention": table_fields(decode),
+        **({"mixed_decode_attention": table_fields(fit_decode(mixed))} if mixed else {}),
+    }
+
+
+def attention_fields(fit: PrefillAttention) -> dict[str, Any]:
+    """Attention of prompts as a profile holds it."""
+    return {
+        "pairs_per_token": fit.pairs_per_token,
+        "pairs_per_chunk": fit.pairs_per_chunk,
+        "keys_per_token": fit.keys_per_token,
+        **_curve(fit.curve, "effective_pairs"),
+    }
+
+
+def table_fields(fit: DecodeAttention) -> dict[str, Any]:
+    """Attention of decoding rows as a profile holds it."""
+    return {
+        "rows": list(fit.rows),
+        "contexts": list(fit.contexts),
+        "ns": [[round(ns) for ns in line] for line in fit.ns],
     }
 
 
@@ -106,10 +134,15 @@ def _held_out(measurements: Measurements, bounds: Roofline) -> dict[str, Any]:
         for name in (*TOKEN_OPERATORS, "head")
         if measurements.of(name)
     }
+    tables = {
+        name: decode_errors(measurements.of(name), bounds)
+        for name in ("decode_attention", "mixed_decode_attention")
+        if measurements.of(name)
+    }
     return {
         **curves,
         "prefill_attention": prefill_errors(measurements.of("prefill_attention")),
-        "decode_attention": decode_errors(measurements.of("decode_attention"), bounds),
+        **tables,
     }
 
 
@@ -134,11 +167,9 @@ def as_profile(fields: Mapping[str, Any], name: str) -> Profile:
 
 def write_profile(fields: Mapping[str, Any], path: Path) -> None:
     """Write a profile aside, check that it reads back, and rename it."""
-    text = compact_json(fields)
+    text = compact_json({**fields, CHECKSUM: checksum(fields)})
     parse_profile(text, path.stem, str(path))
-    aside = path.with_name(f"{path.name}.part")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    write_whole(path, text)
 
 
 def compact_json(fields: Mapping[str, Any]) -> str:

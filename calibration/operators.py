@@ -7,7 +7,16 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from calibration.curves import Floats, error_summary, evaluate, hats, isotonic, monotone_fit, simplified
+from calibration.curves import (
+    Floats,
+    error_summary,
+    evaluate,
+    hats,
+    isotonic,
+    monotone_fit,
+    simplified,
+    two_lines,
+)
 from calibration.measurements import Sample
 from simulator.cost_model import DecodeTable
 from simulator.errors import ProfileError
@@ -15,6 +24,7 @@ from simulator.profile import Curve, DecodeAttention, PrefillAttention
 from simulator.roofline import Roofline
 
 TOLERANCE = 0.004  # relative error that leaving out a knot may cost
+EXACT = 0.01  # relative error of every sample within which two lines are the whole story
 NEIGHBOURS = (
     1.02  # grid columns closer than this ratio are left out together: one would give the other away
 )
@@ -34,7 +44,8 @@ def fit_curve(samples: Sequence[Sample]) -> Curve:
 
 def fit_compact_curve(samples: Sequence[Sample]) -> Curve:
     """The same, without the knots that say nothing."""
-    return simplified(fit_curve(samples), TOLERANCE)
+    lines = two_lines([sample.at[0] for sample in samples], [sample.ns for sample in samples], EXACT)
+    return lines or simplified(fit_curve(samples), TOLERANCE)
 
 
 def curve_errors(samples: Sequence[Sample]) -> dict[str, object]:
@@ -53,7 +64,8 @@ def fit_prefill(samples: Sequence[Sample]) -> PrefillAttention:
         key=lambda weights: _scatter(samples, *weights),
     )
     at = _effective(samples, per_token, per_chunk)
-    curve = monotone_fit(at.tolist(), [sample.ns for sample in samples], _pair_knots(at))
+    ns = [sample.ns for sample in samples]
+    curve = two_lines(at.tolist(), ns, EXACT) or monotone_fit(at.tolist(), ns, _pair_knots(at))
     keys = max(2 * pairs / tokens for _, tokens, pairs in (sample.at for sample in samples))
     return PrefillAttention(per_token, per_chunk, simplified(curve, TOLERANCE), float(round(keys)))
 
@@ -74,9 +86,13 @@ def _effective(samples: Sequence[Sample], per_token: float, per_chunk: float) ->
 
 
 def _pair_knots(at: Floats) -> list[float]:
+    """Evenly over the octaves, but none in the air: some sample is nearer to it than to its neighbours."""
     octaves = np.log2(at.max() / at.min())
     count = max(2, round(octaves * KNOTS_PER_OCTAVE))
-    return [float(round(knot)) for knot in np.geomspace(at.min(), at.max(), count)]
+    knots = np.geomspace(at.min(), at.max(), count)
+    reach = (np.log(knots[1]) - np.log(knots[0])) / 2 * 1.001
+    held = [np.abs(np.log(at / knot)).min() <= reach for knot in knots]
+    return [float(round(knot)) for knot, is_held in zip(knots, held, strict=True) if is_held]
 
 
 def _scatter(samples: Sequence[Sample], per_token: float, per_chunk: float) -> float:
@@ -132,13 +148,16 @@ def _make_rising(lines: dict[int, Floats], contexts: Sequence[int]) -> None:
 
 
 def _finish_rising(lines: dict[int, Floats], diagonals: Sequence[Sequence[tuple[int, int]]]) -> None:
-    """Lift what the averaging left out of order by rounding errors."""
+    """Lift what the averaging left out of order, also along rows of equal context."""
     lower = {cell: before for cells in diagonals for before, cell in pairwise(cells)}
+    fewer: Floats = np.zeros(0)
     for row, line in lines.items():
         for index in range(len(line)):
             before = lower.get((row, index))
-            floor = max(line[index - 1] if index else 0.0, lines[before[0]][before[1]] if before else 0.0)
-            line[index] = max(round(float(line[index])), floor)
+            floors = [line[index - 1] if index else 0.0, lines[before[0]][before[1]] if before else 0.0]
+            floors += [fewer[index]] if index < len(fewer) else []
+            line[index] = max(round(float(line[index])), *floors)
+        fewer = line
 
 
 def decode_errors(samples: Sequence[Sample], bounds: Roofline) -> dict[str, object]:

@@ -49,7 +49,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     [
         ('{"operator": "dense", "tokens": 1', "m.jsonl:2: not valid JSON"),
         ('{"operator": "magic", "ns": 1}', "m.jsonl:2: operator must be one of dense"),
-        ('{"operator": "dense", "ns": 1}', "m.jsonl:2: tokens must be a number > 0, not None"),
+        ('{"operator": "dense", "ns": 1}', "m.jsonl:2: tokens must be a number > 0, not empty"),
         ('{"operator": "dense", "tokens": 1, "ns": -4}', "m.jsonl:2: ns must be a number > 0, not -4"),
         ('{"operator": "dense", "tokens": 1, "ns": NaN}', "m.jsonl:2: holds NaN"),
         ("[1]", "m.jsonl:2: must be a JSON object"),
