@@ -23,11 +23,12 @@ EXPERIMENTS: Sequence[Callable[[Setting], Experiment]] = (
     vllm.blog,
     vllm.figures_2_and_13,
     vllm.figure_12,
+    vllm.figure_15,
     orca.experiment,
     sarathi.experiment,
     tensorrt_llm.experiment,
 )
-SLOWEST_FIRST = (vllm.figure_12, vllm.figures_2_and_13, anyscale.offline)
+SLOWEST_FIRST = (vllm.figure_15, vllm.figure_12, vllm.figures_2_and_13, anyscale.offline)
 PROCESSES = 2
 VERDICTS = {True: "yes", False: "**no**", None: ""}
 

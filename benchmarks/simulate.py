@@ -1,10 +1,11 @@
 """How fast a simulation runs, against figures of other simulators, and whether cost grows linearly.
 
-    python -m benchmarks.simulate [--million]
+    python -m benchmarks.simulate [--million] [--ten-million]
 
 Each row simulates, computes every metric, and counts CPU time in units of `benchmarks.yardstick`. The
 recorded traces are used where they lie beside the checkout in ``../shared``; otherwise presets of the
-same shape stand in, and the row says so.
+same shape stand in, and the row says so. ``--ten-million`` runs alone, over 1,000 replicas, and writes
+results and report too: an hour of CPU time by the rate of a million over 1,000 replicas.
 
 Figures of others, in the same unit where one was measured:
 - Vidur (main of 2024-11-19, vllm scheduler, Llama-2-7B on one A100, first 4,000 requests of the Azure
@@ -16,19 +17,22 @@ from __future__ import annotations
 
 import argparse
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.yardstick import in_units
+from simulator.cli_results import Wanted
 from simulator.cluster import Cluster
 from simulator.cost_model import load_cost_model
 from simulator.hardware import load_hardware
 from simulator.models import load_model
 from simulator.scenario import Scenario
-from simulator.simulation import collector_paused, make_fleet, simulate
+from simulator.simulation import Simulation, collector_paused, make_fleet, simulate
 from simulator.workloads.workload import Workload, build_workload
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces"
@@ -67,9 +71,9 @@ def mooncake() -> tuple[str, Scenario]:
     )
 
 
-def fleet(requests: int) -> tuple[str, Scenario]:
-    """64 replicas at two thirds of what they can serve."""
-    arrivals = {"process": "poisson", "rate_per_s": 64 * 8}
+def fleet(requests: int, replicas: int = 64) -> tuple[str, Scenario]:
+    """Replicas at two thirds of what they can serve."""
+    arrivals = {"process": "poisson", "rate_per_s": replicas * 8}
     made = scenario(
         "meta-llama/Llama-3.1-8B",
         "h100-sxm",
@@ -77,9 +81,9 @@ def fleet(requests: int) -> tuple[str, Scenario]:
         arrivals,
         {"preset": "azure-conv"},
         requests,
-        64,
+        replicas,
     )
-    return f"azure-conv preset, {requests:,} requests, 64 x H100", made
+    return f"azure-conv preset, {requests:,} requests, {replicas:,} x H100", made
 
 
 def scenario(
@@ -102,15 +106,26 @@ def scenario(
     )
 
 
-def measure(name: str, made: Scenario, rounds: int) -> tuple[str, float, float, int]:
+def measure(
+    name: str, made: Scenario, rounds: int, work: Callable[[Scenario], Simulation] = simulate
+) -> tuple[str, float, float, int]:
     """Requests per unit and microseconds of CPU per request: medians of some rounds."""
     units, seconds = [], []
     for _ in range(rounds):
-        in_unit, spent_s, done = in_units(lambda: simulate(made))
+        in_unit, spent_s, done = in_units(lambda: work(made))
         units.append(in_unit)
         seconds.append(spent_s)
     offered = done.summary["requests"]["offered"]
     return name, offered / median(units), median(seconds) / offered * 1e6, offered
+
+
+def simulate_and_write(made: Scenario) -> Simulation:
+    """What ``servetwin simulate --output --report`` does."""
+    done = simulate(made)
+    with TemporaryDirectory() as folder:
+        wanted = Wanted(Path(folder) / "results", Path(folder) / "report.html", None)
+        wanted.write(made, done, "", Path())
+    return done
 
 
 def measure_loop(name: str, made: Scenario) -> tuple[str, float, float, int]:
@@ -136,7 +151,11 @@ def measure_loop(name: str, made: Scenario) -> tuple[str, float, float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--million", action="store_true", help="also a million requests (minutes)")
+    parser.add_argument("--ten-million", action="store_true", help="only ten million, to the report")
     options = parser.parse_args()
+    if options.ten_million:
+        Console().print(table([measure(*fleet(10_000_000, 1000), 1, simulate_and_write)]))
+        return
     rows = [
         measure_loop(*azure("meta-llama/Llama-3.1-8B")),
         measure_loop(*azure("meta-llama/Llama-2-7b-hf")),

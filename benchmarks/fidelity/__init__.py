@@ -1,0 +1,1 @@
+"""The twin beside public measurements of real engines."""
