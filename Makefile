@@ -6,15 +6,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 REPORT := runs/quickstart/report.html
 
-.PHONY: demo test lint bench bench-live reproductions profiles clean
+.PHONY: demo test lint docs bench bench-live reproductions fidelity profiles clean
 
 demo: .venv/demo
 	$(BIN)/servetwin simulate scenarios/quickstart.yaml --output runs/quickstart --report $(REPORT)
 	@echo "open $(REPORT) in a browser; it needs no network"
 	@echo "the command line from here on: . .venv/bin/activate"
 
-test: lint
-	$(BIN)/python -m pytest
+test: lint docs
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 lint: .venv/everything
 	$(BIN)/ruff check
@@ -25,12 +28,16 @@ lint: .venv/everything
 bench: .venv/everything
 	$(BIN)/python -m benchmarks.simulate
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.sweep
 
 bench-live: .venv/everything
 	$(BIN)/python -m benchmarks.live
 
 reproductions: .venv/everything
 	$(BIN)/python -m benchmarks.reproductions
+
+fidelity: .venv/everything
+	$(BIN)/python -m benchmarks.fidelity ../shared/data
 
 profiles: .venv/everything
 	$(BIN)/python -m calibration.regenerate ../shared/data
@@ -45,6 +52,10 @@ clean:
 
 .venv/demo: .venv/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/docs: .venv/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@
 
 .venv/everything: .venv/python pyproject.toml
