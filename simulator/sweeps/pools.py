@@ -119,8 +119,21 @@ class _LocalPool:
     def close(self) -> None:
         """End the workers, whatever they are at."""
         if self._executor is not None:
-            self._executor.shutdown(wait=True, kill_workers=True)
+            with _closing_quietly():
+                self._executor.shutdown(wait=True, kill_workers=True)
             self._executor, self._size = None, 0
+
+
+@contextmanager
+def _closing_quietly() -> Iterator[None]:
+    """A task handed out just before is dropped, and the thread that loky hands them out by stumbles over it
+    (KeyError) once it has ended the workers, which is all that was wanted of it."""
+    before = threading.excepthook
+    threading.excepthook = lambda told: None if told.exc_type is KeyError else before(told)
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _live_with(parent: int) -> None:

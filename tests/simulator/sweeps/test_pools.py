@@ -46,6 +46,19 @@ def test_a_worker_that_dies_costs_a_point_only_if_it_dies_again(
     assert dict(found) == dict.fromkeys(tasks, DONE) | {"always": DEAD}
 
 
+def test_a_pool_that_is_closed_as_it_hands_out_work_says_nothing(
+    tasks: dict[str, Task], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An interrupt may come between the two queues that loky keeps a task in."""
+    monkeypatch.setattr(pools, "evaluate", die_once)
+    local = pools._LocalPool(2)
+    next(local.run({"a": tasks["a"]}))
+    executor = local._executor
+    executor._work_ids.put(-1)  # handed out, and dropped before it was looked at
+    local.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_what_died_is_not_kept_as_an_answer() -> None:
     assert not DEAD.lasting
 
