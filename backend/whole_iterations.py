@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import sleep
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from simulator.workloads.arrival import Arrival
 
 ANSWER_TOKENS = 1 << 20  # nobody stops while the clock runs
 ROOM_TOKENS = REPEATS + 2  # that a timed row may add
+PAUSE_S = 0.05  # before prompts, which a live engine begins when it was idle or has decoded for a while
 SCHEDULED_STEPS = 48
 SCHEDULED_PROMPT = 8
 
@@ -56,6 +58,8 @@ def _repeatedly(bench: Workbench, plan: Plan, group: DecodeGroup) -> Took:
 
 def _run(bench: Workbench, plan: Plan) -> Took:
     executor = bench.executor
+    if plan.prefills:
+        sleep(PAUSE_S)
 
     def iterate() -> None:
         executor.begin(plan)
