@@ -2,7 +2,8 @@
 
 Each operator is fitted to its own pieces. In place it costs a little more or less than alone, since what
 runs around it moves its data out of the caches; so the whole iterations decide one factor per operator,
-held near 1, and the host's share: so much per iteration, per sequence, and per iteration with prompts.
+held near 1, and the host's share: so much per iteration, per sequence, per iteration with prompts, and
+per iteration of a padded batch, which needs a mask (a profile has it in what such attention costs).
 Iterations, not single timings, are left out in turn to tell the error of the composition.
 """
 
@@ -38,7 +39,7 @@ FACTORS = (
     "padded_prefill_attention",
     "padded_decode_attention",
 )
-HOST = ("iteration_ns", "row_ns", "prompt_ns")
+HOST = ("iteration_ns", "row_ns", "prompt_ns", "padded_ns")
 PRIOR = 0.2  # weight of "a factor is 1" beside one iteration's relative error
 ROUNDS = 20
 SMALLEST_RESIDUAL = 2e-3
@@ -234,7 +235,8 @@ class Parts:
         if shape.decodes:
             decode = self._tables[padded].ns(shape.decodes, shape.context_tokens)
         attention = (0.0, 0.0, prefill, decode) if padded else (prefill, decode, 0.0, 0.0)
-        return Terms(measured_ns, (layers, *attention), (1.0, rows, float(shape.prefills > 0)))
+        host = (1.0, rows, float(shape.prefills > 0), float(padded))
+        return Terms(measured_ns, (layers, *attention), host)
 
 
 def _at(curve: Any, place: float) -> float:
@@ -283,13 +285,15 @@ def held_out(iterations: Sequence[tuple[Point, Terms]]) -> dict[str, object]:
 def _put_in_place(operators: dict[str, Any], composition: Composition) -> None:
     """Let every operator cost what it costs inside an iteration."""
     factors = dict(zip(FACTORS, composition.factors, strict=True))
+    padded_ns = composition.host[HOST.index("padded_ns")]
     for name, operator in operators.items():
         factor = factors["layers"] if name in ("dense", "head") else factors[name]
+        more_ns = padded_ns if name.startswith("padded_") else 0.0
         times = operator["ns"]
         if isinstance(times[0], list):
-            operator["ns"] = [[round(ns * factor) for ns in line] for line in times]
+            operator["ns"] = [[round(ns * factor + more_ns) for ns in line] for line in times]
         else:
-            operator["ns"] = [round(ns * factor) for ns in times]
+            operator["ns"] = [round(ns * factor + more_ns) for ns in times]
 
 
 def _host(composition: Composition, found: Findings) -> dict[str, Any]:
@@ -297,7 +301,7 @@ def _host(composition: Composition, found: Findings) -> dict[str, Any]:
     executor = dict(zip(HOST, composition.host, strict=True))
     between = _scheduling(found)
     return {
-        **{name: round(executor[name] + between.get(name, 0.0)) for name in HOST},
+        **{name: round(executor[name] + between.get(name, 0.0)) for name in HOST[:-1]},
         "executor": {name: round(ns) for name, ns in executor.items()},
         "scheduling": {name: round(ns) for name, ns in between.items()},
     }

@@ -31,6 +31,7 @@ ENVIRONMENT = Environment(
 )
 
 HOST_NS, ROW_NS, PROMPT_NS, BETWEEN_NS = 300_000.0, 4_000.0, 150_000.0, 20_000.0
+PADDED_NS = 900_000.0  # for the mask of a padded batch
 REFERENCE_NS = 9_000_000.0
 WORKLOAD = (Point("reference_prompts", ()), Point("reference_steps", ()))
 
@@ -70,6 +71,7 @@ def iteration_ns(shape: IterationShape, padded: bool = False) -> float:
         + (prefill(prefills, tokens, pairs) + PROMPT_NS if prefills else 0.0)
         + (decode(decodes, keys) if decodes else 0.0)
         + HOST_NS
+        + (PADDED_NS if padded else 0.0)
         + ROW_NS * (prefills + decodes)
     )
 
