@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 REPORT := runs/quickstart/report.html
 
-.PHONY: demo test lint docs bench bench-live reproductions fidelity profiles clean
+.PHONY: demo test lint docs bench bench-live bench-twin reproductions fidelity profiles clean
 
 demo: .venv/demo
 	$(BIN)/servetwin simulate scenarios/quickstart.yaml --output runs/quickstart --report $(REPORT)
@@ -32,6 +32,9 @@ bench: .venv/everything
 
 bench-live: .venv/everything
 	$(BIN)/python -m benchmarks.live
+
+bench-twin: .venv/everything
+	$(BIN)/python -m benchmarks.twin runs/twin-$$(date +%Y%m%d-%H%M%S)
 
 reproductions: .venv/everything
 	$(BIN)/python -m benchmarks.reproductions
