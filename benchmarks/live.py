@@ -31,6 +31,7 @@ from benchmarks.live_contenders import Ask, Continuous, Ours, Run, Static, Vllm,
 MODELS = ("servetwin/llama-50m", "servetwin/llama-250m")
 REQUESTS, FEWEST = 64, 8
 STATIC_BATCHES = (8, 16, 32, 64)
+STATIC = "transformers generate, "
 MOST_ROUNDS = 5
 SLOWER = 5  # how many times our time a contender is given, when the number of requests is chosen
 
@@ -55,15 +56,12 @@ def contenders(
     module = build_module(find_source(model), getattr(torch, dtype), torch.device("cpu"), 0, "sdpa")
     for batch in STATIC_BATCHES:
         if batch <= rows:
-            yield f"{_STATIC}{batch} rows", Static(module, batch)
+            yield f"{STATIC}{batch} rows", Static(module, batch)
     yield "transformers generate_batch", Continuous(module)
     if python := os.environ.get("SERVETWIN_VLLM_PYTHON"):
         folder = Path(tempfile.mkdtemp(prefix="servetwin-bench-"))
         module.save_pretrained(folder)
         yield "vllm", Vllm(python, folder, dtype, threads)
-
-
-_STATIC = "transformers generate, "
 
 
 def compare(model: str, dtype: str, threads: int, seconds: float) -> None:
@@ -88,7 +86,7 @@ def _rounds(runners: dict[str, Contender], asked: list[Ask], seconds: float) -> 
     started, rounds = time.perf_counter(), list[Round]()
     while len(rounds) < MOST_ROUNDS:
         rounds.append({name: run(asked) for name, run in runners.items()})
-        padded = {name: run for name, run in rounds[0].items() if name.startswith(_STATIC)}
+        padded = {name: run for name, run in rounds[0].items() if name.startswith(STATIC)}
         best = min(padded, key=lambda name: padded[name].seconds)
         runners = {name: run for name, run in runners.items() if name not in padded or name == best}
         next_s = sum(rounds[-1][name].seconds for name in runners)
